@@ -1,0 +1,1 @@
+"""The `charter` command: parses, calls the layers below, prints."""

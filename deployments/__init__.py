@@ -1,0 +1,1 @@
+"""What speaks to Prefect's API from outside a flow: server, runners, gate, installation."""

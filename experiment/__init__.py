@@ -1,0 +1,1 @@
+"""The library: contract, money, hosts, evidence. It never imports Prefect, and never the command line."""

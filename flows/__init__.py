@@ -1,0 +1,1 @@
+"""One file is one deployment: what happens, in which order."""

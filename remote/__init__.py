@@ -1,0 +1,1 @@
+"""What runs on the host: the agent, probes, trainers and scripts."""

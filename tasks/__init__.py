@@ -1,0 +1,1 @@
+"""Prefect tasks: retries, timeouts, names and progress around one library function each."""
