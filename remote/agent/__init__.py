@@ -1,1 +1,1 @@
-"""The host's side of Charter. Python 3.8, standard library only, packed into one file `agent.pyz`."""
+"""The host's side of Charter: Python 3.8, standard library only, packed into `agent.pyz`."""

@@ -1,0 +1,1 @@
+"""Checks: doctor, preflight, acceptance. Each returns an outcome, never a bool."""

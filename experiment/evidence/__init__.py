@@ -1,0 +1,1 @@
+"""What makes a results folder provable: the chain, the signing key, the seal, the check."""

@@ -1,0 +1,1 @@
+"""Money as Decimal with a currency, the cost of paid time, and the deadline a cap buys."""

@@ -1,0 +1,1 @@
+"""Who rents machines. One module a provider; `registry.get_provider` finds it by name."""

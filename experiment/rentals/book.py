@@ -1,0 +1,311 @@
+"""The rentals table: from the intent to rent to the provider's confirmation that it is off.
+
+    intent -> open -> stopping -> closed
+       |        |         \\-> stopped_unconfirmed
+       \\-> closed (never created)      unknown: the provider does not say
+
+Unknown and unconfirmed count as billing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from experiment.clock import iso
+from experiment.errors import EvidenceMismatch, NotFound
+from experiment.ledger import schema
+from experiment.ledger.ledger import Ledger
+from experiment.money.amounts import Segment, total
+from remote.agent.files import canonical_json
+
+INTENT = "intent"
+OPEN = "open"
+STOPPING = "stopping"
+CLOSED = "closed"
+UNCONFIRMED = "stopped_unconfirmed"
+UNKNOWN = "unknown"
+
+LIVE = (INTENT, OPEN, STOPPING, UNKNOWN, UNCONFIRMED)
+
+_FOLLOWERS = {
+    INTENT: {OPEN, UNKNOWN, CLOSED},
+    OPEN: {OPEN, STOPPING, UNKNOWN, CLOSED},
+    STOPPING: {STOPPING, OPEN, CLOSED, UNCONFIRMED, UNKNOWN},
+    UNCONFIRMED: {CLOSED, OPEN},
+    UNKNOWN: {OPEN, STOPPING, CLOSED, UNKNOWN, UNCONFIRMED},
+    CLOSED: {OPEN},
+}
+
+
+@dataclass(frozen=True)
+class Rental:
+    """One instance's paid time. `reserved` is what its run may still make it cost, in all."""
+
+    name: str
+    provider: str
+    instance: str | None
+    job: str
+    run_id: str
+    status: str
+    kept: bool
+    rate: Decimal
+    currency: str
+    reserved: Decimal
+    segments: tuple[Segment, ...]
+    detail: dict[str, Any]
+    receipt: dict[str, Any] | None
+    opened_at: str
+
+    def cost(self, now: datetime) -> Decimal:
+        return total(self.segments, now)
+
+
+class Rentals:
+    """The rentals of a ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def get(self, name: str) -> Rental:
+        """
+        Raises:
+            NotFound: no such rental.
+        """
+        with self.ledger.database.read() as connection:
+            row = _row(connection, name)
+        if row is None:
+            raise NotFound("no such rental", name, hint="charter rentals", exit_code=1)
+        return _as_rental(row)
+
+    def all(self) -> list[Rental]:
+        """Every rental, oldest first."""
+        query = sa.select(schema.rentals).order_by(schema.rentals.c.opened_at)
+        with self.ledger.database.read() as connection:
+            return [_as_rental(row) for row in connection.execute(query).mappings()]
+
+    def live(self) -> list[Rental]:
+        """Those that may be billing."""
+        return [rental for rental in self.all() if rental.status in LIVE]
+
+    def of_run(self, run_id: str) -> Rental | None:
+        """The rental that the run holds, or held last."""
+        query = (
+            sa.select(schema.leases.c.rental)
+            .where(schema.leases.c.run_id == run_id)
+            .order_by(schema.leases.c.taken_at.desc())
+            .limit(1)
+        )
+        with self.ledger.database.read() as connection:
+            name = connection.execute(query).scalar_one_or_none()
+        return None if name is None else self.get(name)
+
+    def intend(
+        self,
+        name: str,
+        *,
+        provider: str,
+        job: str,
+        run_id: str,
+        currency: str,
+        rate: Decimal,
+        reserved: Decimal,
+    ) -> Rental:
+        """Write the intent to rent, once per name, and the run's lease on it."""
+        now = iso(self.ledger.clock.now())
+        with self.ledger.database.write() as connection:
+            if _row(connection, name) is None:
+                connection.execute(
+                    schema.rentals.insert().values(
+                        name=name,
+                        provider=provider,
+                        instance=None,
+                        job=job,
+                        run_id=run_id,
+                        status=INTENT,
+                        kept=True,
+                        rate=str(rate),
+                        currency=currency,
+                        reserved=str(reserved),
+                        segments="[]",
+                        detail="{}",
+                        receipt=None,
+                        opened_at=now,
+                    )
+                )
+                _lease(connection, name, run_id, now)
+        return self.get(name)
+
+    def lease(self, name: str, run_id: str) -> None:
+        """Another run takes the rental over (reuse). A live lease is only ever one."""
+        with self.ledger.database.write() as connection:
+            holders = _lease_holders(connection, name)
+            if holders == [run_id]:
+                return
+            if holders:
+                raise EvidenceMismatch(
+                    "reuse refused", name, expected="no live lease", found=f"run {holders[0]}"
+                )
+            _lease(connection, name, run_id, iso(self.ledger.clock.now()))
+            connection.execute(
+                schema.rentals.update().where(schema.rentals.c.name == name).values(run_id=run_id)
+            )
+
+    def release_lease(self, name: str, run_id: str) -> None:
+        with self.ledger.database.write() as connection:
+            connection.execute(
+                schema.leases.update()
+                .where(
+                    schema.leases.c.rental == name,
+                    schema.leases.c.run_id == run_id,
+                    schema.leases.c.released_at.is_(None),
+                )
+                .values(released_at=iso(self.ledger.clock.now()))
+            )
+
+    def leased(self, name: str) -> list[str]:
+        """The runs that hold it now."""
+        with self.ledger.database.read() as connection:
+            return _lease_holders(connection, name)
+
+    def record(
+        self,
+        name: str,
+        status: str,
+        *,
+        instance: str | None = None,
+        rate: Decimal | None = None,
+        segments: Iterable[Segment] | None = None,
+        detail: Mapping[str, Any] | None = None,
+        receipt: Mapping[str, Any] | None = None,
+        kept: bool | None = None,
+        reserved: Decimal | None = None,
+    ) -> Rental:
+        """Write what is now known of a rental; what is not given stays.
+
+        Raises:
+            EvidenceMismatch: the status may not follow, or a close has no receipt.
+        """
+        values: dict[str, Any] = {"status": status}
+        if instance is not None:
+            values["instance"] = instance
+        if rate is not None:
+            values["rate"] = str(rate)
+        if segments is not None:
+            values["segments"] = canonical_json([s.as_json() for s in segments]).decode()
+        if detail is not None:
+            values["detail"] = canonical_json(detail).decode()
+        if receipt is not None:
+            values["receipt"] = canonical_json(receipt).decode()
+        if kept is not None:
+            values["kept"] = kept
+        if reserved is not None:
+            values["reserved"] = str(reserved)
+        with self.ledger.database.write() as connection:
+            row = _row(connection, name, hold=True)
+            if row is None:
+                raise NotFound("no such rental", name, hint="charter rentals", exit_code=1)
+            _check(name, row["status"], status, receipt is not None or row["receipt"] is not None)
+            connection.execute(
+                schema.rentals.update().where(schema.rentals.c.name == name).values(values)
+            )
+        return self.get(name)
+
+    def spent(self, *, job: str | None = None, run_id: str | None = None) -> Decimal:
+        """Money so far, by job or run or of everything; open time counts up to now."""
+        now = self.ledger.clock.now()
+        return sum(
+            (
+                rental.cost(now)
+                for rental in self.all()
+                if (job is None or rental.job == job)
+                and (run_id is None or rental.run_id == run_id)
+            ),
+            Decimal(0),
+        )
+
+    def committed(self, *, day: str) -> Decimal:
+        """What live rentals may still cost (their reservations) and what the day has cost."""
+        now = self.ledger.clock.now()
+        amount = Decimal(0)
+        for rental in self.all():
+            if rental.status in LIVE:
+                amount += max(rental.reserved, rental.cost(now))
+            elif rental.opened_at.startswith(day):
+                amount += rental.cost(now)
+        return amount
+
+    def reserved_elsewhere(self, job: str, name: str) -> Decimal:
+        """What the job's other live rentals may still cost."""
+        now = self.ledger.clock.now()
+        return sum(
+            (
+                max(rental.reserved - rental.cost(now), Decimal(0))
+                for rental in self.live()
+                if rental.job == job and rental.name != name
+            ),
+            Decimal(0),
+        )
+
+
+def _check(name: str, found: str, to: str, has_receipt: bool) -> None:
+    if to != found and to not in _FOLLOWERS[found]:
+        raise EvidenceMismatch(
+            "rental refused",
+            f"{name}, {found} -> {to}",
+            expected="one of " + ", ".join(sorted(_FOLLOWERS[found])),
+            found=to,
+        )
+    if to == CLOSED and found != INTENT and not has_receipt:
+        raise EvidenceMismatch(
+            "rental refused",
+            f"{name}, {found} -> {to}",
+            expected="the provider's confirmation that it is off",
+            found="no receipt",
+        )
+
+
+def _lease(connection: Connection, name: str, run_id: str, now: str) -> None:
+    connection.execute(
+        schema.leases.insert().values(rental=name, run_id=run_id, taken_at=now, released_at=None)
+    )
+
+
+def _lease_holders(connection: Connection, name: str) -> list[str]:
+    query = sa.select(schema.leases.c.run_id).where(
+        schema.leases.c.rental == name, schema.leases.c.released_at.is_(None)
+    )
+    return [str(run) for run in connection.execute(query).scalars()]
+
+
+def _row(connection: Connection, name: str, *, hold: bool = False) -> RowMapping | None:
+    query = sa.select(schema.rentals).where(schema.rentals.c.name == name)
+    if hold:
+        query = query.with_for_update()
+    return connection.execute(query).mappings().first()
+
+
+def _as_rental(row: RowMapping) -> Rental:
+    return Rental(
+        name=row["name"],
+        provider=row["provider"],
+        instance=row["instance"],
+        job=row["job"],
+        run_id=row["run_id"],
+        status=row["status"],
+        kept=bool(row["kept"]),
+        rate=Decimal(row["rate"]),
+        currency=row["currency"],
+        reserved=Decimal(row["reserved"]),
+        segments=tuple(Segment.from_json(body) for body in json.loads(row["segments"])),
+        detail=json.loads(row["detail"]),
+        receipt=json.loads(row["receipt"]) if row["receipt"] else None,
+        opened_at=row["opened_at"],
+    )

@@ -1,0 +1,1 @@
+"""From the collected archive to the store: unpack, check, report, keep by digest."""

@@ -1,0 +1,166 @@
+"""The life of a run as a table: what happens, in which order, and what each step does.
+
+`walk` goes through it without Prefect; the flow goes through the same table with Prefect tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from experiment.errors import (
+    ApprovalNeeded,
+    CharterError,
+    Fenced,
+    HostUnreachable,
+    Interrupted,
+    Uncertain,
+)
+from experiment.ledger import Evidence, states
+from experiment.steps.approve import approve
+from experiment.steps.arm import arm
+from experiment.steps.bundle import bundle
+from experiment.steps.collect import collect
+from experiment.steps.environment import environment
+from experiment.steps.launch import launch
+from experiment.steps.monitor import monitor
+from experiment.steps.plan import plan
+from experiment.steps.preflight import preflight, preflight_full
+from experiment.steps.rent import rent
+from experiment.steps.seal import seal
+from experiment.steps.session import RunRef, Session, attached
+from experiment.steps.shutdown import shutdown
+from experiment.steps.snapshot import snapshot
+from experiment.steps.store import store
+from experiment.steps.upload import upload
+from experiment.steps.verify import verify
+
+Goal = Literal["full", "prepare", "resume", "collect", "shutdown"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One row of the table.
+
+    Args:
+        name: the same in ledger, task, evidence and tests.
+        act: the library function.
+        does: for people, in `charter plan`.
+    """
+
+    name: str
+    act: Callable[[Session], Evidence]
+    does: str
+
+
+BEFORE_THE_GATE = (
+    Step("plan", plan, "resolve the contract and pin every input"),
+    Step("bundle", bundle, "archive the project, scan it for secrets"),
+)
+
+AFTER_THE_GATE = (
+    Step("approve", approve, "take up the approval, bound to the digests"),
+    Step("rent", rent, "reuse or rent the host, once"),
+    Step("arm", arm, "place the agent and arm the watchdog"),
+    Step("preflight", preflight, "check disk, inodes, GPU and VRAM"),
+    Step("upload", upload, "send payload and inputs, compare digests there"),
+    Step("environment", environment, "unpack, make or reuse the Python environment"),
+    Step("snapshot", snapshot, "re-hash every input on the host"),
+    Step("preflight_full", preflight_full, "check imports, CUDA, signatures, shards, tokenizer"),
+    Step("launch", launch, "start the trainer, detached"),
+    Step("monitor", monitor, "watch until the verdict is final"),
+    Step("collect", collect, "stream the results here, hashed at both ends"),
+    Step("verify", verify, "recompute, check artifacts, run the verifier"),
+    Step("shutdown", shutdown, "stop the host by the provider's word"),
+    Step("store", store, "store by digest, read back"),
+    Step("seal", seal, "sign count and head of the chain"),
+)
+
+TABLE = BEFORE_THE_GATE + AFTER_THE_GATE
+
+_LAUNCHING = ("preflight", "upload", "environment", "snapshot", "preflight_full")
+# Where a refusal means that this attempt cannot go on as it is.
+_FAILING = ("plan", "bundle", "rent", "arm", *_LAUNCHING, "launch", "monitor")
+
+
+def needed(step: Step, session: Session, goal: Goal) -> bool:
+    """Whether a walk has to call the step now.
+
+    What led to a launch is not looked at again once the attempt was launched: a trainer that
+    works must not be disturbed. A failed or partial run goes no further than its monitor.
+    """
+    state = session.state()
+    if step.name == "shutdown" and session.contract.billing.shutdown == "keep":
+        return False
+    if step.name in _LAUNCHING and session.is_done("launch"):
+        return False
+    if step.name == "arm" and (session.is_done("monitor") or session.is_done("shutdown")):
+        return False
+    if goal == "prepare" and step.name in _names_from("preflight_full"):
+        return False
+    if step.name in _names_from("collect"):
+        return state not in (states.FAILED, states.PARTIAL)
+    return True
+
+
+def fails(step: Step, error: CharterError) -> bool:
+    """Whether the error ends the attempt. Unreachable, fenced, uncertain, unapproved never do."""
+    passing = (HostUnreachable, Fenced, Uncertain, ApprovalNeeded, Interrupted)
+    return step.name in _FAILING and not isinstance(error, passing)
+
+
+def record_error(session: Session, step: Step, error: CharterError) -> None:
+    """Write down what stopped the walk; enter FAILED where that ends the attempt.
+
+    A fenced controller writes nothing: the ledger is another one's now.
+    """
+    if isinstance(error, Fenced):
+        return
+    evidence = {"step": step.name, "error": error.as_json()}
+    state = session.state()
+    if fails(step, error) and state is not None and states.FAILED in states.FOLLOWERS[state]:
+        session.controller.enter(step.name, states.FAILED, evidence)
+    else:
+        session.ledger.note(session.run_id, "error", evidence)
+
+
+def walk(session: Session, steps: tuple[Step, ...] = TABLE, goal: Goal = "full") -> str | None:
+    """Go through the steps that are needed, without Prefect.
+
+    Returns:
+        The run's state afterwards.
+
+    Raises:
+        CharterError: what stopped it, recorded.
+    """
+    for step in steps:
+        if not needed(step, session, goal):
+            continue
+        try:
+            step.act(session)
+        except CharterError as error:
+            record_error(session, step, error)
+            raise
+    return session.state()
+
+
+def _names_from(first: str) -> tuple[str, ...]:
+    names = [step.name for step in TABLE]
+    return tuple(names[names.index(first) :])
+
+
+__all__ = [
+    "AFTER_THE_GATE",
+    "BEFORE_THE_GATE",
+    "TABLE",
+    "Goal",
+    "RunRef",
+    "Session",
+    "Step",
+    "attached",
+    "fails",
+    "needed",
+    "record_error",
+    "walk",
+]

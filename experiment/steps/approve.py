@@ -1,0 +1,106 @@
+"""approve: what is asked at the gate, and the answer as evidence."""
+
+from __future__ import annotations
+
+import getpass
+from decimal import Decimal
+
+from experiment.approval.grants import GRANTED, Bounds, Grant
+from experiment.errors import ContractInvalid
+from experiment.ledger import Evidence
+from experiment.money.amounts import shown, worst_case
+from experiment.money.limits import load_limits
+from experiment.steps.session import Session
+
+
+def asked(session: Session) -> Bounds:
+    """The bounds that the contract asks for."""
+    billing = session.contract.billing
+    gpus = session.contract.host.gpus
+    return Bounds(
+        currency=billing.currency,
+        max_price_per_hour=max(session.contract.rate_cap(gpu) for gpu in gpus),
+        max_total=Decimal(billing.max_total),
+        max_hours=Decimal(billing.max_hours),
+        gpus=tuple(f"{gpu.count} x {gpu.name}" for gpu in gpus),
+    )
+
+
+def quote(session: Session) -> str:
+    """What a person is shown before answering, as Markdown."""
+    bounds = asked(session)
+    amount, hours = worst_case(bounds.max_total, bounds.max_hours, bounds.max_price_per_hour)
+    bundle = session.recorded("bundle")
+    plan = session.recorded("plan", any_attempt=True)
+    digests = session.digests()
+    rows = [
+        ("job", f"{session.job}, run {session.run_id}, attempt {session.attempt}"),
+        ("host", f"{session.contract.host.provider}: {' or '.join(bounds.gpus)}"),
+        ("rate cap", f"{shown(bounds.max_price_per_hour)} {bounds.currency} per hour"),
+        ("total cap", f"{shown(bounds.max_total)} {bounds.currency}"),
+        ("hours cap", f"{bounds.max_hours} h"),
+        ("worst case", f"{shown(amount)} {bounds.currency} in {hours:.2f} h"),
+        ("spent so far", f"{shown(session.rentals.spent(run_id=session.run_id))} {bounds.currency}"),
+        ("bundle", f"{bundle['project_file_count']} files, {bundle['payload_bytes']} bytes"),
+        ("contract digest", digests["contract"]),
+        ("bundle digest", digests["bundle"]),
+        ("inputs digest", digests["inputs"]),
+        ("afterwards", f"{session.contract.billing.shutdown} the host"),
+    ]
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    warnings = "".join(f"\n- {warning['message']}" for warning in plan["warnings"])
+    return f"| | |\n|---|---|\n{table}\n" + (f"\nWarnings:{warnings}\n" if warnings else "")
+
+
+def preauthorise(session: Session) -> Grant | None:
+    """The contract's own approval, where it says so; None where a person has to answer.
+
+    Raises:
+        ContractInvalid: `preauthorised` without a GPU and caps in the contract.
+    """
+    if session.contract.billing.approval != "preauthorised":
+        return None
+    bounds = asked(session)
+    if bounds.max_price_per_hour <= 0 and session.contract.host.provider != "local":
+        raise ContractInvalid(
+            "approval refused",
+            "billing.approval: preauthorised",
+            expected="host.gpus and billing.max_price_per_hour in the contract",
+            found="no price cap",
+        )
+    return session.grants.answer(
+        session.run_id,
+        decision=GRANTED,
+        who=f"contract {session.run.contract_sha256[:12]} ({getpass.getuser()})",
+        channel="contract",
+        quote=quote(session),
+        bounds=bounds,
+        asked=bounds,
+        digests=session.digests(),
+    )
+
+
+def approve(session: Session) -> Evidence:
+    """Take the answer up: check it against what is about to be paid for, and the home's limits.
+
+    Raises:
+        ApprovalRefused: no grant, a refusal, or a grant for something else.
+        GuardRefused: `limits.yaml` allows less.
+    """
+    grant = session.grant
+    limits = load_limits(session.home.limits)
+    amount, _ = worst_case(
+        grant.bounds.max_total, grant.bounds.max_hours, grant.bounds.max_price_per_hour
+    )
+    if not session.is_done("approve"):
+        limits.check(
+            job=session.job,
+            currency=grant.bounds.currency,
+            asked=max(amount - session.rentals.spent(run_id=session.run_id), Decimal(0)),
+            job_spent=session.rentals.spent(job=session.job),
+            day_spent=session.rentals.committed(day=session.clock.now().strftime("%Y-%m-%d")),
+        )
+    inputs = {"grant": grant.grant_id, "digests": session.digests()}
+    return session.controller.once("approve", inputs, lambda _begun: grant.as_evidence())
+
+

@@ -1,0 +1,135 @@
+"""arm: the agent on the host and its watchdog running, before anything is uploaded."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from experiment.errors import CharterError, HostUnreachable, RemoteStepFailed
+from experiment.hosts import AgentDoor, find_python
+from experiment.hosts import connect as connect_host
+from experiment.ledger import Evidence
+from experiment.money.amounts import affordable_seconds
+from experiment.money.deadlines import Deadlines, deadlines
+from experiment.steps.session import Session
+from experiment.steps.shutdown import money_stop
+
+# Paid, running and not armed for longer than this: stopped through the provider.
+ARMED_WITHIN_SECONDS = 600.0
+_RETRY_SECONDS = 0.2
+_SLOWEST_RETRY_SECONDS = 5.0
+
+
+def arm(session: Session) -> Evidence:
+    """Place the agent, compare its hash, start the watchdog with its two deadlines.
+
+    Done again whenever the host's incarnation (instance, boot, data disk) is another one.
+
+    Raises:
+        RemoteStepFailed: not armed in time; the host was stopped.
+        HostNotStopped: ... and could not be stopped.
+    """
+    try:
+        door, hello = _reach(session)
+    except HostUnreachable as error:
+        money_stop(session, session.rental, by="not armed within 10 minutes of running")
+        raise RemoteStepFailed(
+            "the host could not be armed and was stopped",
+            str(session.rental.instance),
+            expected=f"an agent within {ARMED_WITHIN_SECONDS:.0f} s of running",
+            found=str(error),
+            hint=f"charter resume {session.run_id}",
+        ) from error
+    incarnation = {
+        "instance": str(session.rental.instance),
+        "boot_id": str(hello["boot_id"]),
+        "marker": str(hello["marker"]),
+    }
+    inputs = {**incarnation, "grant": session.grant.grant_id}
+
+    def do(_begun: Evidence) -> Evidence:
+        bought = bought_deadlines(session)
+        # The suffix ties the agent's answer to this boot: after a power cycle it is asked anew.
+        armed = door.call(
+            "arm",
+            {"watchdog": watchdog_request(session, bought)},
+            ref=session.request(incarnation["boot_id"][:8]),
+            timeout=60,
+        )
+        return {
+            "incarnation": incarnation,
+            "agent_sha256": hello["agent_sha256"],
+            "agent_python": door.python,
+            "protocol": hello["protocol"],
+            "watchdog": armed["watchdog"],
+            "deadlines": armed["deadlines"],
+            "stop_argv": armed["stop_argv"],
+            "self_check": armed["self_check"],
+        }
+
+    return session.controller.once("arm", inputs, do)
+
+
+def bought_deadlines(session: Session) -> Deadlines:
+    """What the grant's money and hours still buy on this host."""
+    rental = session.rental
+    bounds = session.grant.bounds
+    used_hours = sum(
+        (segment.seconds(session.clock.now()) for segment in rental.segments), Decimal(0)
+    ) / Decimal(3600)
+    return deadlines(
+        affordable_seconds(
+            bounds.max_total,
+            session.rentals.spent(run_id=session.run_id),
+            session.rentals.reserved_elsewhere(session.job, rental.name),
+            rental.rate,
+            bounds.max_hours - used_hours,
+        )
+    )
+
+
+def watchdog_request(session: Session, bought: Deadlines) -> dict[str, Any]:
+    """The watchdog's orders. A held host must not be stopped for idleness while it is held."""
+    billing = session.contract.billing
+    return {
+        "train_until_seconds": bought.train_until_seconds,
+        "stop_at_seconds": bought.stop_at_seconds,
+        "idle_seconds": max(billing.idle_grace, billing.hold_on_failure),
+        "collect_grace_seconds": billing.collect_grace,
+        "stop_argv": list(session.instance().stop_argv),
+        "grant": session.grant.grant_id,
+        "poll_seconds": 5,
+        "persist_seconds": 60,
+        "term_grace_seconds": 60,
+    }
+
+
+def _reach(session: Session) -> tuple[AgentDoor, dict[str, Any]]:
+    """Wait for the host to answer ("running" is not "sshd answers"), and place the agent."""
+    give_up = session.clock.monotonic() + ARMED_WITHIN_SECONDS
+    pause = _RETRY_SECONDS
+    while True:
+        instance = session.instance()
+        try:
+            if instance.endpoint is None:
+                raise HostUnreachable("no address yet", instance.id, found=instance.state)
+            host = connect_host(instance.endpoint, session.home)
+            door = AgentDoor(host, session.data_root, find_python(host))
+            return door, door.place()
+        except HostUnreachable as error:
+            if session.clock.monotonic() >= give_up:
+                raise
+            if instance.state in ("off", "released", "lost"):
+                raise _gone(session, instance.state) from error
+        session.clock.sleep(pause)
+        pause = min(pause * 2, _SLOWEST_RETRY_SECONDS)
+
+
+def _gone(session: Session, state: str) -> CharterError:
+    return RemoteStepFailed(
+        "the host went away before it was armed",
+        str(session.rental.instance),
+        expected="running",
+        found=state,
+        hint=f"charter resume {session.run_id}",
+    )

@@ -1,0 +1,99 @@
+"""Opening a run: a new one, or the unfinished one that is the same experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from experiment import __version__
+from experiment.clock import Clock
+from experiment.contract import load_contract
+from experiment.contract.model import Contract
+from experiment.errors import Busy
+from experiment.ledger import Ledger, RunRow, hold
+from experiment.paths import Home
+from experiment.steps.session import RunRef
+
+
+def open_run(
+    home: Home, contract: Contract, *, new: bool = False, clock: Clock | None = None
+) -> tuple[RunRow, bool]:
+    """The run that this contract means.
+
+    Returns:
+        (run, continued): the job's unfinished run when the contract is unchanged, else a new one.
+
+    Raises:
+        Busy: the unfinished run has another contract.
+    """
+    ledger = Ledger.open(home, clock)
+    try:
+        newest = ledger.newest(contract.job)
+        if newest is not None and not newest.finished and not new:
+            if newest.contract_sha256 == contract.sha256:
+                return newest, True
+            raise Busy(
+                "job has an unfinished run with another contract",
+                f"{contract.job}, run {newest.run_id} ({newest.state})",
+                expected=f"contract {newest.contract_sha256[:12]}",
+                found=f"contract {contract.sha256[:12]}",
+                hint=f"charter resume {newest.run_id} to go on, or charter run --new",
+            )
+        created = ledger.create_run(
+            contract.job,
+            contract.canonical(),
+            contract.sha256,
+            str(contract.base),
+            __version__,
+        )
+        return created, False
+    finally:
+        ledger.close()
+
+
+def open_from_flow(
+    home: Home, text: str, run_id: str, overrides: Mapping[str, str], flow_run: str
+) -> RunRef:
+    """The run of a flow run. A flow restarted by a resume finds the run that it opened before.
+
+    Args:
+        text: path of the contract; not looked at when the run is known already.
+        run_id: a run that somebody (the CLI) opened; may be empty.
+        flow_run: the flow run's own id.
+    """
+    ledger = Ledger.open(home)
+    try:
+        known = [run for run in ledger.runs() if run.flow_run == flow_run]
+    finally:
+        ledger.close()
+    if run_id:
+        chosen = run_id
+    elif known:
+        chosen = known[0].run_id
+    else:
+        chosen = open_run(home, load_contract(Path(text), overrides))[0].run_id
+    ledger = Ledger.open(home)
+    try:
+        ledger.set_flow_run(chosen, flow_run)
+    finally:
+        ledger.close()
+    return RunRef(str(home.root), chosen)
+
+
+@contextmanager
+def controlling(ref: RunRef) -> Iterator[RunRef]:
+    """Hold the run's job for a while: the reference with the lock's epoch in it.
+
+    Leaving gives the lock back and touches nothing else, however it is left.
+
+    Raises:
+        Busy: another controller holds the job.
+    """
+    ledger = Ledger.existing(Home(Path(ref.home)))
+    try:
+        with hold(ledger, ledger.run(ref.run_id).job) as lock:
+            yield replace(ref, epoch=lock.epoch)
+    finally:
+        ledger.close()

@@ -1,0 +1,34 @@
+"""Whether a person is logged in to the host with a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from remote.agent.layout import Layout
+from remote.agent.process import DATA_ROOT_TAG, DEAD_STATES, all_facts, command_line, environment
+
+# OpenSSH names its process after the login: `sshd: root@pts/0`, since 9.8 `sshd-session: …`.
+# Logins without a terminal, ours among them, are `root@notty`.
+LOGIN = re.compile(r"sshd(?:-session)?: \S+@(?:pts/|tty)[0-9]")
+
+
+def interactive(layout: Layout, scope: str) -> bool:
+    """Whether an SSH session with a terminal is open.
+
+    Args:
+        scope: `any` counts every login on the machine; `tagged` only processes with a terminal
+            whose environment names this data root.
+    """
+    root = os.path.realpath(str(layout.data_root))
+    for row in all_facts():
+        if row.state in DEAD_STATES:
+            continue
+        if scope == "any" and LOGIN.match(command_line(row.pid)):
+            return True
+        if not row.tty:
+            continue
+        held = environment(row.pid)
+        if "SSH_TTY" in held and (scope == "any" or held.get(DATA_ROOT_TAG) == root):
+            return True
+    return False
