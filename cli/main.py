@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer._click.exceptions import ClickException  # typer 0.29 exports no public name for it
 
-from cli import server
+from cli import act, look, plan, prove, run, server
 from cli.output import Output, Session
 from experiment.errors import CharterError, Interrupted, UsageError
 from experiment.paths import Home
@@ -26,9 +26,25 @@ COMMANDS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("up", server.up),
     ("down", server.down),
     ("doctor", server.doctor),
+    ("init", plan.init),
+    ("plan", plan.plan),
+    ("bundle", plan.bundle),
+    ("run", run.run),
+    ("prepare", run.prepare),
+    ("approve", run.approve),
+    ("refuse", run.refuse),
+    ("list", look.list_),
+    ("status", look.status),
+    ("logs", look.logs),
+    ("stop", act.stop),
+    ("collect", act.collect),
+    ("verify", prove.verify),
+    ("shutdown", act.shutdown),
 )
 
 INTERNAL_FAULT = 70
+
+_INTERRUPTED = Interrupted("interrupted", hint="what runs on a host goes on there")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,23 +58,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     output = Output(as_json="--json" in _before_dashes(words))
+    home = Home.find()
     try:
-        home, words = _take_globals(words)
+        given, words = _take_globals(words)
+        home = Home.find(given)
         answer = _build()(
-            words, prog_name="charter", standalone_mode=False, obj=Session(Home.find(home), output)
+            words, prog_name="charter", standalone_mode=False, obj=Session(home, output)
         )
     except CharterError as error:
         return output.failure(error)
     except ClickException as error:
         return output.failure(_usage(error))
-    except (KeyboardInterrupt, typer.Abort):
-        return output.failure(Interrupted("interrupted", hint="what runs on a host goes on there"))
-    except BrokenPipeError:
-        # The reader (`| head`) has seen enough; a second complaint at exit would be noise.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except typer.Abort:
+        return output.failure(_INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the outermost frame: recorded whole, said in a line
-        return output.failure(_internal(error, Home.find()))
+        return output.failure(_internal(error, home))
+    if answer == Interrupted.exit_code:  # typer's form of a KeyboardInterrupt
+        return output.failure(_INTERRUPTED)
     return answer if isinstance(answer, int) else 0
 
 

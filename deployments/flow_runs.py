@@ -127,9 +127,7 @@ class FlowRuns:
                 last = str(error) or type(error).__name__
             else:
                 if response.status_code == 404:
-                    raise NotFound(
-                        "Prefect does not know it", path, hint="charter up", exit_code=1
-                    )
+                    raise NotFound("Prefect does not know it", path, hint="charter up", exit_code=1)
                 if response.status_code < 500:
                     return self._parsed(response, path)
                 last = f"HTTP {response.status_code}"

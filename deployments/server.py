@@ -89,14 +89,15 @@ def up(
     home: Home,
     progress: Progress = lambda _text: None,
     *,
-    manifest: Path = MANIFEST,
+    manifest: Path | None = None,
     clock: Clock | None = None,
 ) -> Server:
     """Start the server and the runners that are not running; safe to call again and at once.
 
     Args:
         progress: told in a few words what is being waited for.
-        manifest: the prefect.yaml whose deployments the runners serve, from its own folder.
+        manifest: the prefect.yaml whose deployments the runners serve, from its own folder;
+            Charter's own unless given.
 
     Raises:
         Busy: another `up` or `down` of this home did not finish in time.
@@ -105,6 +106,7 @@ def up(
         ContractInvalid, NotFound: as `read_manifest`.
     """
     clock = clock or SystemClock()
+    manifest = manifest or MANIFEST
     read_manifest(manifest)
     with _alone(home):
         started: list[str] = []

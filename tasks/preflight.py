@@ -11,7 +11,13 @@ from experiment.steps.preflight import preflight as act
 from tasks.retrying import WHILE_UNREACHABLE
 
 
-@task(name="preflight", cache_policy=NO_CACHE, persist_result=False, **WHILE_UNREACHABLE, timeout_seconds=300)
+@task(
+    name="preflight",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    timeout_seconds=300,
+    **WHILE_UNREACHABLE,
+)
 def preflight(ref: RunRef) -> Evidence:
     """Check disk, inodes, GPU and VRAM on the host."""
     with attached(ref) as session:

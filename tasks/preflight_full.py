@@ -11,7 +11,13 @@ from experiment.steps.preflight import preflight_full as act
 from tasks.retrying import WHILE_UNREACHABLE
 
 
-@task(name="preflight_full", cache_policy=NO_CACHE, persist_result=False, **WHILE_UNREACHABLE, timeout_seconds=1200)
+@task(
+    name="preflight_full",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    timeout_seconds=1200,
+    **WHILE_UNREACHABLE,
+)
 def preflight_full(ref: RunRef) -> Evidence:
     """Check what needs the job's environment."""
     with attached(ref) as session:

@@ -28,6 +28,7 @@ os.environ.update(
 
 from experiment.checks import doctor  # noqa: E402 - the environment comes first
 from experiment.checks.outcome import Status  # noqa: E402
+from tests.deployments.served import api, served, until  # noqa: E402, F401 - fixtures
 
 NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
     "sshd": ("OpenSSH's server", lambda: doctor.find_program("sshd") is not None),

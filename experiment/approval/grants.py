@@ -157,6 +157,18 @@ class Grants:
             row = _first(connection, run_id, attempt)
         return None if row is None else _as_grant(row)
 
+    def newest(self, run_id: str) -> Grant | None:
+        """The newest grant of any attempt: a resume that waits at its gate is paid by the last."""
+        query = (
+            sa.select(schema.grants)
+            .where(schema.grants.c.run_id == run_id, schema.grants.c.decision == GRANTED)
+            .order_by(schema.grants.c.at_utc.desc())
+            .limit(1)
+        )
+        with self.ledger.database.read() as connection:
+            row = connection.execute(query).mappings().first()
+        return None if row is None else _as_grant(row)
+
     def require(self, run_id: str, attempt: int, digests: Mapping[str, str]) -> Grant:
         """The grant, bound to the digests of what is about to be paid for.
 

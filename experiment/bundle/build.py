@@ -19,18 +19,18 @@ from typing import Any, BinaryIO
 
 from isal import igzip
 
-import remote
 from experiment.bundle.archive import TarGz
 from experiment.bundle.fixed import OWN_FOLDER
 from experiment.bundle.select import Member, Options, Selection, select
 from experiment.contract.model import Contract
 from experiment.errors import EvidenceMismatch, GuardRefused
+from remote import agent
 from remote.agent.files import sha256_file
 from remote.agent.manifest import differences, tree_sha256
 from remote.agent.pack import build_agent
 from remote.agent.secret_patterns import Scanner, scan_text
 
-REMOTE = Path(remote.__file__).parent
+REMOTE = Path(agent.__file__).parents[1]
 CARRIED = ("trainers", "probes")
 # The five files that `charter bundle` leaves in its folder, which may lie in the project.
 OWN_FILES = ("payload.tar.gz", "autodl-launch.sh", "autodl-status.sh", "autodl-collect.sh")
@@ -80,8 +80,7 @@ def build_bundle(contract: Contract, out_dir: Path, skip: Sequence[Path] = ()) -
     own = [out_dir / f"{contract.job}-{name}" for name in OWN_FILES]
     own.append(out_dir / f"{contract.job}-autodl-manifest.json")
     selection = select(contract.project.directory, options_of(contract, [*own, *skip]))
-    out_dir.mkdir(parents=True, exist_ok=True)
-    with _whole(payload) as stream:
+    with _folder(out_dir), _whole(payload) as stream:
         writer = _Writer(selection, TarGz(stream))
         writer.run()
     found = verify_payload(payload, writer.entries)
@@ -137,7 +136,8 @@ def verify_payload(payload: Path, entries: Sequence[dict[str, Any]]) -> str:
     """
     digest = sha256_file(payload)
     try:
-        with igzip.open(payload, "rb") as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+        plain = igzip.IGzipFile(payload, "rb")  # type: ignore[no-untyped-call]
+        with plain, tarfile.open(fileobj=plain, mode="r|") as archive:
             found = [_entry_of(archive, info) for info in archive]
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise EvidenceMismatch(
@@ -263,6 +263,20 @@ def _changed(path: str) -> GuardRefused:
     return GuardRefused(
         "file changed while it was read", path, hint="stop what writes it, or exclude it"
     )
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """The folder, made when missing; one made here goes again when nothing came of it."""
+    made = not path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if made:
+            with suppress(OSError):
+                path.rmdir()
+        raise
 
 
 @contextmanager

@@ -203,7 +203,7 @@ class _Walk:
         if reason is not None:
             return reason
         # A link to a folder stands for the folder: `venv -> /opt/venv` is one more venv.
-        if entry.is_symlink() and entry.is_dir() and folder_left_out(path):
+        if entry.is_symlink() and folder_left_out(path) and os.path.isdir(entry.path):
             return "fixed"
         by_name = file_left_out(path)
         if by_name is not None:

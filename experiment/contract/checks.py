@@ -14,14 +14,14 @@ from typing import Any
 
 from pathspec import GitIgnoreSpec
 
-import remote
 from experiment.contract.faults import dotted, fault, missing_file
 from experiment.contract.fields import escapes
 from experiment.contract.model import Billing, Host, Input, Project, Run
 from experiment.errors import CharterError, GuardRefused, NotFound
+from remote import agent
 from remote.agent.secret_patterns import scan_bytes
 
-TRAINERS = Path(remote.__file__).parent / "trainers"
+TRAINERS = Path(agent.__file__).parents[1] / "trainers"
 
 AUTODL_DATA = ("/root/autodl-tmp", "/root/autodl-fs")
 # On a host whose disks are unknown: folders that belong to the system on every Linux.

@@ -73,6 +73,9 @@ def shape_faults(error: ValidationError, model: type[BaseModel]) -> Iterator[Con
         # A mistyped key is one fault, not "unknown" and "missing".
         if problem["type"] == "missing" and problem["loc"] in mistyped:
             continue
+        # pydantic counts malformed entries out, and would call a list of them too short.
+        if problem["type"] == "too_short" and problem.get("input"):
+            continue
         yield _one(problem, model)
 
 

@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer
 from pydantic_core import PydanticCustomError
 
-from experiment.contract.slug import slug
+from experiment.contract.slug import slugify
 
 MONEY_LIMIT = Decimal(1_000_000)
 LONGEST_DURATION = 30 * 24 * 3600
@@ -158,7 +158,7 @@ def _matching(pattern: re.Pattern[str], expected: str, hint: str = "") -> Callab
 
 def _job(value: object) -> str:
     try:
-        return slug(_line(value))
+        return slugify(_line(value))
     except ValueError as error:
         if isinstance(error, PydanticCustomError):
             raise

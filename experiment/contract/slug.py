@@ -7,7 +7,7 @@ import re
 LONGEST = 48
 
 
-def slug(text: str) -> str:
+def slugify(text: str) -> str:
     """Lower-case, runs of anything but a-z and 0-9 as one `-`, ends stripped, 48 at most.
 
     Raises:

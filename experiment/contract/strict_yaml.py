@@ -85,6 +85,8 @@ def parse_text(text: str) -> tuple[Any, list[YamlFault]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = _one_line(error.problem or "not YAML")
+        if "another document" in problem:
+            problem = "expected a single document"
         raise YamlFault(problem, mark.line + 1 if mark else 0) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1

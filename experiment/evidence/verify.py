@@ -30,13 +30,27 @@ import sys
 import tarfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, Iterable, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Container,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 FIRST_PREV = "0" * 64
 SEAL = "evidence/seal.dsse.json"
 PUBLIC_KEY = "evidence/signer.pub"
 LEDGER = "ledger.jsonl"
 INVENTORY = "artifact_inventory.json"
+# The controller's own files in a results folder. A run may have written one of the same name: the
+# archive keeps the run's, the folder holds the controller's, and the seal covers both.
+CONTROLLER_FILES = ("contract.yaml", LEDGER, "manifest.json", "report.html", "verify.py")
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 SEAL_PREDICATE = "urn:charter:predicate:seal:v1"
@@ -136,8 +150,15 @@ def check_chain(entries: Sequence[Mapping[str, Any]]) -> List[Broken]:
     return broken
 
 
-def scan_folder(root: str, skip: Sequence[str] = ()) -> List[Entry]:
+def scan_folder(
+    root: str, skip: Container[str] = (), only: Optional[Container[str]] = None
+) -> List[Entry]:
     """Every file and link below a folder, hashed by several threads, sorted by path.
+
+    Args:
+        root: the folder.
+        skip: paths to leave out.
+        only: when given, the only paths that are read and returned.
 
     Returns:
         `{"path", "bytes", "sha256", "mode": "644"|"755"}` for a file, `{"path", "link"}` for a
@@ -145,7 +166,9 @@ def scan_folder(root: str, skip: Sequence[str] = ()) -> List[Entry]:
     """
     found: List[Tuple[str, str]] = []
     _walk(root, "", found)
-    jobs = [item for item in sorted(found) if item[0] not in skip]
+    jobs = [
+        item for item in sorted(found) if item[0] not in skip and (only is None or item[0] in only)
+    ]
     # hashlib lets go of the interpreter lock, so threads really hash at the same time.
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         return list(pool.map(lambda job: describe(*job), jobs))
@@ -216,7 +239,7 @@ class _Check:
             if path not in sealed:
                 self.fault(path, "unlisted", "no such file", _told(present[path]))
                 continue
-            expected, found = _difference(sealed[path], present.get(path))
+            expected, found = difference(sealed[path], present.get(path))
             if expected != found:
                 self.fault(path, "file", expected, found)
 
@@ -230,19 +253,16 @@ class _Check:
         if INVENTORY in accused:
             return  # a changed inventory cannot accuse others
         for path, entry in listed.items():
-            expected, found = _difference(entry, present.get(path))
+            if path in CONTROLLER_FILES or path.startswith("evidence/"):
+                continue
+            expected, found = difference(entry, present.get(path))
             if expected != found and path not in accused:
                 self.fault(path, "inventory", expected, found)
 
     def inventory(self, data: bytes) -> Dict[str, Entry]:
         """The inventory's entries by path; its own faults are recorded."""
         try:
-            files = json.loads(data.decode("utf-8"))["files"]
-            listed = {str(entry["path"]): dict(entry) for entry in files}
-            if len(listed) != len(files):
-                raise ValueError("the same path twice")
-            if not all("sha256" in entry or "link" in entry for entry in listed.values()):
-                raise ValueError("an entry without sha256")
+            listed = read_inventory(data)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             self.fault(INVENTORY, "inventory", "a list of files with hashes", _why(error))
             return {}
@@ -348,7 +368,7 @@ class _Check:
             statement = self.envelope(os.path.join(around, envelope), envelope, ARCHIVE_PREDICATE)
             sealed = self.subjects(statement, envelope) if statement else None
             for part in parts:
-                expected, found = _difference((sealed or {}).get(part, parts[part]), parts[part])
+                expected, found = difference((sealed or {}).get(part, parts[part]), parts[part])
                 if expected != found:
                     self.fault(part, "file", expected, found)
         elif self.wanted is not None:
@@ -358,7 +378,7 @@ class _Check:
         told = self.sidecar(os.path.join(around, sidecar), sidecar, name)
         if told is None:
             return
-        expected, found = _difference(told, parts[name])
+        expected, found = difference(told, parts[name])
         if expected != found:
             self.fault(name, "file", expected, found)
         within = len(self.broken)
@@ -421,10 +441,28 @@ class _Check:
             if inner not in listed:
                 self.fault(inner, "unlisted", "no such file", _told(present[inner]))
                 continue
-            expected, found = _difference(listed[inner], present.get(inner))
+            expected, found = difference(listed[inner], present.get(inner))
             if expected != found:
                 self.fault(inner, "inventory", expected, found)
         return _sha256(inventory)
+
+
+def read_inventory(data: bytes) -> Dict[str, Entry]:
+    """The entries of an `artifact_inventory.json` by path.
+
+    Raises:
+        ValueError, TypeError, KeyError: no list of files with hashes, a path twice or outside.
+    """
+    files = json.loads(data.decode("utf-8"))["files"]
+    listed = {str(entry["path"]): dict(entry) for entry in files}
+    if len(listed) != len(files):
+        raise ValueError("the same path twice")
+    for path, entry in listed.items():
+        if "sha256" not in entry and "link" not in entry:
+            raise ValueError(f"{path}: no sha256")
+        if path.startswith("/") or ".." in path.split("/"):
+            raise ValueError(f"{path}: outside the folder")
+    return listed
 
 
 def open_envelope(data: bytes) -> Tuple[bytes, str, bytes]:
@@ -552,7 +590,7 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _difference(expected: Entry, found: Optional[Entry]) -> Tuple[str, str]:
+def difference(expected: Entry, found: Optional[Entry]) -> Tuple[str, str]:
     """The first thing that differs, told for people; two equal texts when nothing does."""
     if found is None:
         return _told(expected), "missing"

@@ -56,7 +56,8 @@ class LocalHost:
             return _not_found(argv)
         complaint: list[bytes] = []
         with self._start(argv) as process:
-            assert process.stdin and process.stdout
+            assert process.stdin
+            assert process.stdout
             assert process.stderr
             process.stdin.close()
             takers = {

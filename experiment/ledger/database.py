@@ -66,6 +66,7 @@ class Database:
                 )
                 return
         if found > schema.SCHEMA_VERSION:
+            self.close()
             raise CharterError(
                 "ledger refused",
                 self.url if self.sqlite_path is None else str(self.sqlite_path),

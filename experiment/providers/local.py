@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Mapping
 from decimal import Decimal
@@ -102,6 +103,7 @@ class LocalProvider:
     def power_on(self, instance_id: str) -> None:
         folder = self._existing(instance_id)
         with folder.control():
+            self._let_end(folder)
             if folder.meter_lives():
                 if folder.meter()["state"] == "stopping" or folder.power_off.exists():
                     raise Busy(
@@ -129,6 +131,7 @@ class LocalProvider:
         if not folder.exists():
             return
         with folder.control():
+            self._let_end(folder)
             if folder.meter_lives():
                 raise Busy(
                     "instance is not off",
@@ -215,6 +218,14 @@ class LocalProvider:
                 hint=f"see {folder.meter_log}",
             )
 
+    def _let_end(self, folder: InstanceFolder) -> None:
+        """Between its last word and its end a meter still holds its lock for a moment."""
+        end = time.monotonic() + START_SECONDS
+        while folder.meter()["state"] in ("off", "lost") and folder.meter_lives():
+            if time.monotonic() > end:
+                raise Busy("meter does not end", folder.root.name, hint=f"see {folder.meter_log}")
+            time.sleep(0.005)
+
     def _true_meter(self, folder: InstanceFolder, record: dict[str, Any]) -> dict[str, Any]:
         """The meter's record, corrected where the meter died without a last word."""
         meter = folder.meter()
@@ -292,7 +303,12 @@ def _endpoint(
     folder: InstanceFolder, record: dict[str, Any], meter: dict[str, Any]
 ) -> Endpoint | None:
     if not record["sshd"]:
-        env = {**record["env"], "USER": record["user"], "LOGNAME": record["user"]}
+        env = {
+            **record["env"],
+            "USER": record["user"],
+            "LOGNAME": record["user"],
+            "SHELL": "/bin/sh",
+        }
         return Endpoint(kind="local", env=tuple(sorted(env.items())), root=str(folder.home))
     if not meter["port"]:
         return None

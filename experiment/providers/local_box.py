@@ -69,7 +69,6 @@ def host_environment(
         **passed,
         "HOME": str(folder.home),
         "PATH": f"{base / 'bin'}:{SYSTEM_PATH}",
-        "SHELL": "/bin/sh",
         "CHARTER_ROLE": "host",
         "CHARTER_INSTANCE": name,
         "CHARTER_INSTANCE_TOKEN": token,

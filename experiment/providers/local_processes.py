@@ -8,6 +8,7 @@ by descent, or by the connection that they hold on the instance's port.
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import psutil
@@ -38,7 +39,7 @@ def end_everything(record: dict[str, Any], meter: dict[str, Any]) -> int:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
-        psutil.wait_procs(found, timeout=ROUND_SECONDS)
+        _wait_until_dead(found)
     raise RuntimeError(f"processes outlive SIGKILL: {[process.pid for process in found]}")
 
 
@@ -56,11 +57,26 @@ def processes_of(record: dict[str, Any], meter: dict[str, Any]) -> list[psutil.P
     return [process for process in found.values() if not _is_meter(process, meter)]
 
 
+def _wait_until_dead(processes: list[psutil.Process]) -> None:
+    """A zombie is dead: nobody may be there to reap what was adopted by a container's init."""
+    end = time.monotonic() + ROUND_SECONDS
+    while time.monotonic() < end and any(map(_runs, processes)):
+        time.sleep(0.005)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _add_tree(found: dict[int, psutil.Process], pid: int) -> None:
     try:
         top = psutil.Process(pid)
         for process in (top, *top.children(recursive=True)):
-            found[process.pid] = process
+            if _runs(process):
+                found[process.pid] = process
     except psutil.NoSuchProcess:
         return
 

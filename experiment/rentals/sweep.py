@@ -30,7 +30,8 @@ from experiment.errors import CharterError, HostNotStopped, HostUnreachable
 from experiment.ledger import Ledger, RunRow, states
 from experiment.money.amounts import Segment, affordable_seconds
 from experiment.paths import Home
-from experiment.providers import Instance, get_provider
+from experiment.providers.base import Instance
+from experiment.providers.registry import get_provider
 from experiment.rentals import book
 from experiment.rentals.book import Rental, Rentals
 from experiment.steps.monitor import status
@@ -108,7 +109,8 @@ def _one(home: Home, ledger: Ledger, rental: Rental) -> Finding:
     except HostNotStopped as error:
         return Finding(rental.name, rental.instance, "stop", "NOT STOPPED", error.line())
     except CharterError as error:
-        return Finding(rental.name, rental.instance, "leave", "could not be looked at", error.line())
+        reason = "could not be looked at"
+        return Finding(rental.name, rental.instance, "leave", reason, error.line())
 
 
 def _settle(home: Home, ledger: Ledger, rental: Rental) -> Finding:
@@ -167,7 +169,7 @@ def _trainer(session: Session) -> Trainer:
 
 
 def _deadline_passed(session: Session, rental: Rental) -> bool:
-    grant = session.grants.current(session.run_id, session.attempt)
+    grant = session.grants.newest(session.run_id)
     if grant is None:
         return True
     now = session.clock.now()

@@ -44,37 +44,35 @@ class Step:
     """One row of the table.
 
     Args:
-        name: the same in ledger, task, evidence and tests.
+        name: the same in ledger, plan, task, evidence and tests.
         act: the library function.
-        does: for people, in `charter plan`.
     """
 
     name: str
     act: Callable[[Session], Evidence]
-    does: str
 
 
 BEFORE_THE_GATE = (
-    Step("plan", plan, "resolve the contract and pin every input"),
-    Step("bundle", bundle, "archive the project, scan it for secrets"),
+    Step("plan", plan),
+    Step("bundle", bundle),
 )
 
 AFTER_THE_GATE = (
-    Step("approve", approve, "take up the approval, bound to the digests"),
-    Step("rent", rent, "reuse or rent the host, once"),
-    Step("arm", arm, "place the agent and arm the watchdog"),
-    Step("preflight", preflight, "check disk, inodes, GPU and VRAM"),
-    Step("upload", upload, "send payload and inputs, compare digests there"),
-    Step("environment", environment, "unpack, make or reuse the Python environment"),
-    Step("snapshot", snapshot, "re-hash every input on the host"),
-    Step("preflight_full", preflight_full, "check imports, CUDA, signatures, shards, tokenizer"),
-    Step("launch", launch, "start the trainer, detached"),
-    Step("monitor", monitor, "watch until the verdict is final"),
-    Step("collect", collect, "stream the results here, hashed at both ends"),
-    Step("verify", verify, "recompute, check artifacts, run the verifier"),
-    Step("shutdown", shutdown, "stop the host by the provider's word"),
-    Step("store", store, "store by digest, read back"),
-    Step("seal", seal, "sign count and head of the chain"),
+    Step("approve", approve),
+    Step("rent", rent),
+    Step("arm", arm),
+    Step("preflight", preflight),
+    Step("upload", upload),
+    Step("environment", environment),
+    Step("snapshot", snapshot),
+    Step("preflight_full", preflight_full),
+    Step("launch", launch),
+    Step("monitor", monitor),
+    Step("collect", collect),
+    Step("verify", verify),
+    Step("shutdown", shutdown),
+    Step("store", store),
+    Step("seal", seal),
 )
 
 TABLE = BEFORE_THE_GATE + AFTER_THE_GATE

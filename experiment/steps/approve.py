@@ -33,6 +33,7 @@ def quote(session: Session) -> str:
     bundle = session.recorded("bundle")
     plan = session.recorded("plan", any_attempt=True)
     digests = session.digests()
+    spent = session.rentals.spent(run_id=session.run_id)
     rows = [
         ("job", f"{session.job}, run {session.run_id}, attempt {session.attempt}"),
         ("host", f"{session.contract.host.provider}: {' or '.join(bounds.gpus)}"),
@@ -40,7 +41,7 @@ def quote(session: Session) -> str:
         ("total cap", f"{shown(bounds.max_total)} {bounds.currency}"),
         ("hours cap", f"{bounds.max_hours} h"),
         ("worst case", f"{shown(amount)} {bounds.currency} in {hours:.2f} h"),
-        ("spent so far", f"{shown(session.rentals.spent(run_id=session.run_id))} {bounds.currency}"),
+        ("spent so far", f"{shown(spent)} {bounds.currency}"),
         ("bundle", f"{bundle['project_file_count']} files, {bundle['payload_bytes']} bytes"),
         ("contract digest", digests["contract"]),
         ("bundle digest", digests["bundle"]),

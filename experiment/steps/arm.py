@@ -6,8 +6,8 @@ from decimal import Decimal
 from typing import Any
 
 from experiment.errors import CharterError, HostUnreachable, RemoteStepFailed
-from experiment.hosts import AgentDoor, find_python
-from experiment.hosts import connect as connect_host
+from experiment.hosts.agent_door import AgentDoor, find_python
+from experiment.hosts.connect import connect as connect_host
 from experiment.ledger import Evidence
 from experiment.money.amounts import affordable_seconds
 from experiment.money.deadlines import Deadlines, deadlines

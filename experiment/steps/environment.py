@@ -37,7 +37,11 @@ def environment(session: Session) -> Evidence:
             ref=session.request(),
             timeout=3600,
         )
-        return {**made, "project_dir": unpacked["project_dir"], "tree_sha256": bundle["tree_sha256"]}
+        return {
+            **made,
+            "project_dir": unpacked["project_dir"],
+            "tree_sha256": bundle["tree_sha256"],
+        }
 
     inputs = {
         **session.incarnation(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -45,11 +44,21 @@ def preflight_full(session: Session) -> Evidence:
     """
     environment = session.recorded("environment")
     snapshot = session.recorded("snapshot")
+    model = session.contract.model
+    model_path = next(
+        (i["path"] for i in snapshot["inputs"] if model is not None and i["name"] == model.name),
+        None,
+    )
+    asked = probes(session, model_path)
     fields = {
         "python": environment["python"],
         "project_dir": environment["project_dir"],
-        "probes": list(probes(session)),
-        "args": probes(session, snapshot),
+        # One process for all: importing torch and trl costs more than every probe together.
+        "probes": ["full"] if asked else [],
+        "args": {"full": {"probes": asked}},
+        "run_root": session.run_root,
+        "env": dict(session.contract.run.env),
+        "model_path": model_path,
     }
 
     def do(_begun: Evidence) -> Evidence:
@@ -65,39 +74,36 @@ def preflight_full(session: Session) -> Evidence:
     return session.controller.once("preflight_full", inputs, do)
 
 
-def probes(
-    session: Session, snapshot: Mapping[str, Any] | None = None
-) -> dict[str, dict[str, Any]]:
-    """The probes that this contract needs, each with its arguments."""
+def probes(session: Session, model_path: str | None) -> dict[str, dict[str, Any]]:
+    """The probes that this contract needs, each with its arguments.
+
+    A project with an entry command of its own is asked only about what the contract names.
+    """
     contract = session.contract
     gpu = contract.host.gpus[0]
+    bound = gpu.name != "any" or contract.host.min_vram_gib > 0
+    quantization = next((item.quantization for item in contract.inputs if item.quantization), None)
     asked: dict[str, dict[str, Any]] = {}
     if contract.project.trainer:
-        asked["imports"] = {"modules": _modules(session)}
+        asked["imports"] = {"modules": _modules(quantization)}
         asked["trl_signatures"] = {"trainer": contract.project.trainer}
-    if contract.project.trainer or gpu.name != "any" or contract.host.min_vram_gib:
+    if contract.project.trainer or bound:
         asked["cuda"] = {
+            "required": bound,
             "count": gpu.count,
             "name": gpu.name,
             "min_vram_gib": contract.host.min_vram_gib,
-            "required": gpu.name != "any" or contract.host.min_vram_gib > 0,
         }
-    if any((item.quantization or "").lower().startswith(("nf4", "4bit", "qlora"))
-           for item in contract.inputs):
-        asked["nf4"] = {}
-    model = contract.model
-    if model is not None and snapshot is not None:
-        folder = next(i["path"] for i in snapshot["inputs"] if i["name"] == model.name)
-        asked["shards"] = {"model_path": folder}
-        asked["tokenizer"] = {"model_path": folder}
-    elif model is not None:
-        asked["shards"] = asked["tokenizer"] = {}
+    if quantization is not None:
+        asked["nf4"] = {"quantization": quantization}
+    if model_path is not None and contract.project.trainer:
+        asked["shards"] = {"model_path": model_path}
+        asked["tokenizer"] = {"model_path": model_path}
     return asked
 
 
-def _modules(session: Session) -> list[str]:
-    quantized = any(item.quantization for item in session.contract.inputs)
-    return ["torch", "transformers", "trl", "datasets", *(["bitsandbytes"] if quantized else [])]
+def _modules(quantization: str | None) -> list[str]:
+    return ["torch", "transformers", "trl", "datasets", *(["bitsandbytes"] if quantization else [])]
 
 
 def _fresh() -> str:

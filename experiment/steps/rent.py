@@ -8,7 +8,7 @@ from experiment import faults
 from experiment.errors import ApprovalNeeded, Fenced, HostNotStopped, RemoteStepFailed
 from experiment.ledger import Evidence, states
 from experiment.money.amounts import Segment, worst_case
-from experiment.providers import CreateRequest, Instance
+from experiment.providers.base import CreateRequest, Instance
 from experiment.rentals import Rental, book
 from experiment.steps.session import Session
 from experiment.steps.shutdown import confirm_off

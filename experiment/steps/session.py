@@ -17,10 +17,12 @@ from experiment.approval.grants import Grant, Grants
 from experiment.clock import Clock, SystemClock
 from experiment.contract.model import Contract
 from experiment.errors import NotFound, RemoteStepFailed
-from experiment.hosts import AgentDoor, RequestRef, connect, find_python
+from experiment.hosts.agent_door import AgentDoor, RequestRef, find_python
+from experiment.hosts.connect import connect
 from experiment.ledger import Controller, Evidence, Ledger, RunRow
 from experiment.paths import Home
-from experiment.providers import Instance, Provider, get_provider
+from experiment.providers.base import Instance, Provider
+from experiment.providers.registry import get_provider
 from experiment.rentals import Rental, Rentals
 from remote.agent.files import canonical_json, sha256_bytes
 

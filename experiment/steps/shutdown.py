@@ -12,7 +12,7 @@ from experiment.clock import Clock, iso
 from experiment.errors import GuardRefused, HostNotStopped
 from experiment.ledger import Evidence, states
 from experiment.money.amounts import Segment, shown, total
-from experiment.providers import Instance, Provider
+from experiment.providers.base import Instance, Provider
 from experiment.rentals import Rental, book
 from experiment.steps.session import Session
 

@@ -12,6 +12,7 @@ A request that carries secrets is removed as soon as it is read.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -21,6 +22,7 @@ from typing import Any
 from remote.agent.answer import admit_epoch, answered, error_answer, layout_of, ok_answer
 from remote.agent.errors import AgentError, usage
 from remote.agent.files import read_json, write_json
+from remote.agent.presence import working
 from remote.agent.steps import PROGRAMS, READ, RECORDED, STEPS
 
 EXIT_USAGE = 64
@@ -42,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     step, request_path, response_path = given
     try:
         return _answer(step, request_path, response_path)
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever it is, the caller gets exit 70 and no answer
         # An unknown failure is a traceback and no answer: a caller must not take it for a value.
         traceback.print_exc()
         return EXIT_UNKNOWN
@@ -53,12 +55,21 @@ def _answer(step: str, request_path: str, response_path: str) -> int:
     try:
         request = _read_request(request_path)
         response = perform(step, request)
-    except AgentError as error:
-        write_json(response_path, error_answer(request, error))
-        sys.stderr.write(f"error: {error.message}; {error.hint}\n")
-        return error.exit_code
-    write_json(response_path, response)
-    return 0
+        write_json(response_path, response)
+        return 0
+    except AgentError as known:
+        error = known
+    except OSError as failure:
+        if failure.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        error = AgentError(
+            "remote_step_failed",
+            f"step {step}: the host's disk is full: {failure}",
+            "free space on the data disk, then repeat",
+        )
+    sys.stderr.write(f"error: {error.message}; {error.hint}\n")
+    write_json(response_path, error_answer(request, error))
+    return error.exit_code
 
 
 def perform(step: str, request: Any) -> dict[str, Any]:
@@ -71,11 +82,12 @@ def perform(step: str, request: Any) -> dict[str, Any]:
     layout = layout_of(request, read_only=where.kind == READ)
     module = importlib.import_module(where.module)
     run = getattr(module, where.function)
-    if where.kind == RECORDED:
-        return answered(step, request, layout, run, getattr(module, "still_true", None))
-    if where.kind != READ:
-        admit_epoch(layout, request["epoch"])
-    return ok_answer(request, run(request, layout))
+    with working(step, layout):
+        if where.kind == RECORDED:
+            return answered(step, request, layout, run, getattr(module, "still_true", None))
+        if where.kind != READ:
+            admit_epoch(layout, request["epoch"])
+        return ok_answer(request, run(request, layout))
 
 
 def _read_request(path: str) -> Any:

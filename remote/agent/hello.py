@@ -16,7 +16,7 @@ from remote.agent.pack import agent_sha256
 from remote.agent.process import boot_id, machine_id
 
 
-def run(request: dict[str, Any], layout: Layout) -> dict[str, Any]:
+def run(_request: dict[str, Any], layout: Layout) -> dict[str, Any]:
     """Evidence `{protocol, agent_sha256, python, executable, platform, boot_id, machine_id,
     data_root, marker, uid}`. Creates the data root and its marker when they are missing.
 

@@ -78,6 +78,7 @@ def run(request: Dict[str, Any], layout: Layout) -> Dict[str, Any]:
             watchdog_state.refuse_when_over(layout)
             _set_aside(root)
             known = _start(request, layout, root, lock)
+            watchdog_state.note_launch(layout)
     _refuse_unstarted(root, known)
     evidence = {name: known.get(name) for name in EVIDENCE}
     evidence["gpu_processes"] = resources.gpu_processes()
@@ -141,9 +142,7 @@ def _set_aside(root: RunRoot) -> None:
             os.replace(str(root.path / name), str(folder / name))
 
 
-def _start(
-    request: Mapping[str, Any], layout: Layout, root: RunRoot, lock: int
-) -> Dict[str, Any]:
+def _start(request: Mapping[str, Any], layout: Layout, root: RunRoot, lock: int) -> Dict[str, Any]:
     environment = job_environment(request, layout, root.path)
     environment.update(checked(request.get("secrets"), "secrets"))
     environment[LAUNCH_TAG] = str(request["request_id"])
@@ -219,7 +218,8 @@ def _ask(supervisor: subprocess.Popen[bytes], description: bytes) -> bytes:
 
     `communicate` would wait for its end, which is the trainer's.
     """
-    assert supervisor.stdin is not None and supervisor.stdout is not None
+    assert supervisor.stdin is not None
+    assert supervisor.stdout is not None
     with supervisor.stdin as pipe:
         pipe.write(description)
     give_up_at = time.monotonic() + START_TIMEOUT_SECONDS

@@ -19,7 +19,7 @@ QUIET_STEPS = ("hello", "status", "logs", "contact")
 @contextlib.contextmanager
 def working(step: str, layout: Layout) -> Iterator[None]:
     """While the block runs, `step_running` is true for the data root, unless the step is quiet."""
-    if step in QUIET_STEPS:
+    if step in QUIET_STEPS or not layout.charter.is_dir():
         yield
         return
     path = layout.lock("working")

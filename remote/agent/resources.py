@@ -9,9 +9,10 @@ from __future__ import annotations
 import csv
 import math
 import os
-import subprocess
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
+
+from remote.agent import nvidia
 
 GPU_TIMEOUT_SECONDS = 10.0
 GPU_COLUMNS = "index,uuid,name,memory.total,memory.used,utilization.gpu,driver_version"
@@ -209,10 +210,10 @@ def _least(values: List[Optional[float]]) -> Optional[float]:
     return min(known) if known else None
 
 
-def _table(text: Optional[str]) -> Dict[str, float]:
+def _table(text: Optional[str]) -> Dict[str, int]:
     """Lines of `name number`."""
     pairs = (line.split() for line in (text or "").splitlines())
-    return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
 def _text(path: Path) -> Optional[str]:
@@ -240,21 +241,7 @@ def _rows(text: str, columns: int) -> List[List[str]]:
 
 def _nvidia_smi(query: str) -> Tuple[str, str]:
     """What the tool prints, and the problem that kept it from printing."""
-    argv = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=GPU_TIMEOUT_SECONDS,
-            check=False,
-        )
-    except OSError:
-        return "", "nvidia-smi is not on this host"
-    except subprocess.TimeoutExpired:
-        return "", f"nvidia-smi did not answer within {GPU_TIMEOUT_SECONDS:g} s"
-    text = done.stdout.decode("utf-8", "replace")
-    if done.returncode != 0:
-        return "", f"nvidia-smi exited {done.returncode}: {text.strip()[:200]}"
-    return text, "" if text.strip() else "nvidia-smi lists no card"
+    said = nvidia.ask([query, "--format=csv,noheader,nounits"], GPU_TIMEOUT_SECONDS)
+    if said.problem or said.text.strip():
+        return said.text, said.problem
+    return "", "nvidia-smi lists no card"

@@ -88,7 +88,7 @@ PATTERNS: List[Dict[str, Any]] = [
     {
         "kind": "json_web_token",
         "starts": ["eyj"],
-        "pattern": r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,4096}\.eyJ[A-Za-z0-9_-]{8,4096}"
+        "pattern": r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,1024}\.eyJ[A-Za-z0-9_-]{8,1024}"
         r"\.[A-Za-z0-9_-]{8,}",
     },
     {
@@ -254,12 +254,20 @@ class Scanner:
 
     def _scan(self, data: bytes) -> None:
         lowered = data.lower()
+        places: Dict[Tuple[bytes, ...], List[int]] = {}
+        found = []
         for rule in _RULES:
-            for position in _positions(lowered, rule.starts):
+            if rule.starts not in places:
+                places[rule.starts] = list(_positions(lowered, rule.starts))
+            for position in places[rule.starts]:
                 match = rule.pattern.match(data, position)
                 if match and not _harmless(data, match):
-                    line = self._line + data.count(b"\n", 0, position)
-                    self._hits.add((line, rule.kind))
+                    found.append((position, rule.kind))
+        line, counted = self._line, 0
+        for position, kind in sorted(found):
+            line += data.count(b"\n", counted, position)
+            counted = position
+            self._hits.add((line, kind))
 
 
 def _positions(lowered: bytes, starts: Tuple[bytes, ...]) -> Iterator[int]:

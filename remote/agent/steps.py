@@ -47,4 +47,5 @@ STEPS: dict[str, Step] = {
 PROGRAMS: dict[str, str] = {
     "supervise": "remote.agent.supervise",
     "watchdog": "remote.agent.watchdog",
+    "freeze": "remote.agent.freeze",
 }

@@ -37,6 +37,7 @@ from remote.agent.launch_tree import asked_to_stop, members
 from remote.agent.layout import RunRoot
 from remote.agent.process import Identity, identify, send
 
+EXIT_USAGE = 64
 EXIT_NOT_STARTED = 126
 EXIT_NO_PROGRAM = 127
 
@@ -46,6 +47,9 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT)
 
 def main(arguments: List[str]) -> int:
     """Start the trainer described on stdin and stay with it; returns the exit code."""
+    if arguments:
+        sys.stderr.write(f"error: supervise: expected no arguments, found {arguments!r}\n")
+        return EXIT_USAGE
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     spec = _read_spec()
     if spec is None:
@@ -120,9 +124,7 @@ def _fork_held(spec: Mapping[str, Any], run: RunRoot) -> Held:
     return Held(identity, leave, failure_out)
 
 
-def _become_trainer(
-    spec: Mapping[str, Any], log: int, wait: int, leave: int, failure: int
-) -> None:
+def _become_trainer(spec: Mapping[str, Any], log: int, wait: int, leave: int, failure: int) -> None:
     """The child's side: own session, log as output, then exec. Never returns."""
     code = EXIT_NOT_STARTED
     try:

@@ -54,9 +54,7 @@ def arm(request: Dict[str, Any], layout: Layout) -> Dict[str, Any]:
     if not isinstance(asked, dict):
         raise usage(f"request.watchdog: expected an object, found {type(asked).__name__}")
     with watchdog_state.changing(layout) as memory:
-        memory.state, refused = watchdog_rules.arm(
-            memory.state, asked, watchdog_state.present()
-        )
+        memory.state, refused = watchdog_rules.arm(memory.state, asked, watchdog_state.present())
         number = int(memory.state["armed"])
     state = _acknowledged(layout, number)
     check = state["self_check"]

@@ -130,6 +130,15 @@ def contact(state: State, request: Mapping[str, Any], now: Now) -> Tuple[State, 
     return after, refused
 
 
+def launched(state: State, now: Now) -> State:
+    """The state after a launch: a trainer may end before the next look, and its results wait."""
+    after = carry_over(state, now)
+    after["last_contact"] = now.seconds
+    after["trainer_seen"] = True
+    after["trainer_ended"] = None
+    return after
+
+
 def set_deadlines(state: State, request: Mapping[str, Any], now: Now) -> bool:
     """Put the asked deadlines into the state; true when a later one was refused.
 

@@ -7,6 +7,7 @@ started later goes on from it.
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from typing import Any, Dict, Iterator, Optional
 
@@ -15,7 +16,7 @@ from remote.agent.errors import evidence_mismatch, guard_refused
 from remote.agent.files import read_json, write_json
 from remote.agent.layout import Layout
 from remote.agent.locks import locked
-from remote.agent.process import alive, boot_id
+from remote.agent.process import alive, boot_id, send
 from remote.agent.watchdog_rules import Now, State
 
 LOCK_WAIT_SECONDS = 30.0
@@ -91,3 +92,11 @@ def refuse_when_over(layout: Layout) -> None:
             f"found 0 s to train and {left['stop_at_seconds']:g} s to the stop",
             "ask for more time (a new grant), then launch again",
         )
+
+
+def note_launch(layout: Layout) -> None:
+    """Tell the watchdog of a new trainer, if one guards the host."""
+    with changing(layout) as memory:
+        if memory.state is not None:
+            memory.state = watchdog_rules.launched(memory.state, present())
+            send(memory.state["process"] or {}, signal.SIGUSR1)

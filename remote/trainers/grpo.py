@@ -43,6 +43,7 @@ import json
 import math
 import os
 import platform
+import random
 import shutil
 import signal
 import sys
@@ -340,7 +341,7 @@ def read_rows(settings: Settings) -> list[dict[str, Any]]:
         if fault:
             problems.append(f"dataset refused: {path}:{number}: {fault}")
         rows.append(row)
-    prompts = settings.batch * settings.gradient_accumulation // settings.generations
+    prompts = prompts_per_step(settings)
     if not problems and len(rows) < prompts:
         problems.append(
             f"dataset refused: {path}: expected at least the {prompts} prompts of one step, found "
@@ -391,6 +392,7 @@ def load_judge(path: Path) -> Callable[..., Any]:
         raise Refused(f"judge not found: {path}; set `judge` in the config")
     # Behind everything else, so that the judge finds its neighbours and hides no library.
     sys.path.append(str(path.parent))
+    sys.dont_write_bytecode = True  # the project is a verified tree, and stays one
     spec = importlib.util.spec_from_file_location("judge", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules["judge"] = module
@@ -540,7 +542,9 @@ def build_trainer(
         disable_tqdm=True,
         report_to="none",
         dataloader_pin_memory=gpu,
+        shuffle_dataset=False,  # the order below is shuffled already
     )
+    order = prompt_order(len(rows), settings)
     tokenizer = AutoTokenizer.from_pretrained(
         place.model, local_files_only=True, padding_side="left", truncation_side="left"
     )
@@ -558,15 +562,34 @@ def build_trainer(
         reward_funcs=reward_of(judge, rows),
         # The rows stay here and are found by number: their other columns may be of any type.
         train_dataset=Dataset.from_dict(
-            {"prompt": [row["messages"] for row in rows], "row": list(range(len(rows)))}
+            {"prompt": [rows[number]["messages"] for number in order], "row": order}
         ),
         processing_class=tokenizer,
         quantization_config=four_bit if settings.quantization else None,
         peft_config=lora_config(settings.lora) if settings.lora else None,
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(recorder(settings, place, stop))
+    trainer.add_callback(recorder(settings, len(rows), place, stop))
     return trainer
+
+
+def prompt_order(count: int, settings: Settings) -> list[int]:
+    """Row numbers for all steps of the run, each epoch shuffled by seed and its own number.
+
+    TRL's sampler draws an epoch's order from a generator that a resumed process starts anew, so
+    that the prompts after an interruption would be others. One long epoch has no such memory.
+    """
+    needed = settings.steps * prompts_per_step(settings)
+    order: list[int] = []
+    for epoch in range(-(-needed // count)):
+        rows = list(range(count))
+        random.Random(f"{settings.seed}/{epoch}").shuffle(rows)
+        order += rows
+    return order[:needed]
+
+
+def prompts_per_step(settings: Settings) -> int:
+    return settings.batch * settings.gradient_accumulation // settings.generations
 
 
 def lora_config(lora: Lora) -> Any:
@@ -607,7 +630,7 @@ def reward_of(judge: Callable[..., Any], rows: list[dict[str, Any]]) -> Callable
     return reward
 
 
-def recorder(settings: Settings, place: Place, stop: StopRequest) -> Any:
+def recorder(settings: Settings, rows: int, place: Place, stop: StopRequest) -> Any:
     """The callback that writes metrics, marks checkpoints complete and hears SIGTERM."""
     from transformers import TrainerCallback
 
@@ -621,7 +644,10 @@ def recorder(settings: Settings, place: Place, stop: StopRequest) -> Any:
             self, _args: Any, state: Any, _control: Any, logs: Any = None, **_rest: object
         ) -> None:
             if logs and "reward" in logs:
-                point = metrics_point(logs, state.global_step, settings, place.attempt)
+                epoch = state.global_step * prompts_per_step(settings) / rows
+                point = {"step": state.global_step, "epoch": as_number(epoch)}
+                point |= measured(logs, settings)
+                point |= {"attempt": place.attempt, "at": now()}
                 append_line(place.metrics, point)
                 numbers = " ".join(f"{name}={point[name]}" for name in point if name != "at")
                 print(numbers.replace("step=", "step ", 1), flush=True)
@@ -638,9 +664,7 @@ def recorder(settings: Settings, place: Place, stop: StopRequest) -> Any:
 # --- metrics ------------------------------------------------------------------------------------
 
 
-def metrics_point(
-    logs: Mapping[str, Any], step: int, settings: Settings, attempt: int
-) -> dict[str, Any]:
+def measured(logs: Mapping[str, Any], settings: Settings) -> dict[str, float | str]:
     """TRL's names to ours; a value that was not measured is left out."""
     names = {
         "loss": "loss",
@@ -652,10 +676,11 @@ def metrics_point(
         "entropy": "entropy",
         "completions/mean_length": "completion_length",
     }
-    point: dict[str, Any] = {"step": step, "epoch": as_number(logs.get("epoch", 0.0))}
-    for theirs, ours in names.items():
-        if logs.get(theirs) is not None:
-            point[ours] = as_number(logs[theirs])
+    point = {
+        ours: as_number(logs[theirs])
+        for theirs, ours in names.items()
+        if logs.get(theirs) is not None
+    }
     length, seconds = logs.get("completions/mean_length"), logs.get("step_time")
     if length is not None and seconds:
         answers = settings.batch * settings.gradient_accumulation
@@ -663,7 +688,7 @@ def metrics_point(
         point["throughput"] = as_number(
             length * answers / (seconds * settings.gradient_accumulation)
         )
-    return point | {"attempt": attempt, "at": now()}
+    return point
 
 
 def as_number(value: float) -> float | str:

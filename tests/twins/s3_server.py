@@ -98,6 +98,9 @@ def running_s3_server(folder: Path) -> Iterator[S3Server]:
         finally:
             process.kill()  # an orderly end takes it 10 s, and nobody wants its data
             process.wait(timeout=10)
+            for port in ports:  # its parts talk over sockets there, whatever TMPDIR says
+                for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                    left.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session")

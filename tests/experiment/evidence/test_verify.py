@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import random
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from experiment.evidence import verify
 from experiment.evidence.chain import ledger_bytes
 from experiment.evidence.keys import SigningKey, known_keys, signing_key
 from experiment.evidence.seal import seal
@@ -330,6 +332,27 @@ def test_the_copy_in_the_folder_runs_alone(folder: Path, original: tuple[Path, S
     assert json.loads(missing.stdout)["error"]["kind"] == "not_found"
     assert run("--no-such-flag").returncode == 64
     assert not list(folder.rglob("__pycache__"))
+
+
+def test_the_file_stands_alone_on_python_3_8() -> None:
+    """Only the standard library and `cryptography` are imported, and nothing newer than 3.8."""
+    path = Path(verify.__file__)
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert imported - sys.stdlib_module_names == {"cryptography"}
+    vermin = str(Path(sys.executable).with_name("vermin"))
+    command = [vermin, "-t=3.8-", "--no-tips", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_command_line_in_process(

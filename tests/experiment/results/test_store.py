@@ -340,10 +340,6 @@ def test_s3_objects_carry_their_sha256(
     assert client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []) == []
 
 
-def _refused_bucket(monkeypatch: pytest.MonkeyPatch) -> str:
-    return "s3://no-such-bucket/x"
-
-
 def _refused_secret(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another one")
     return f"s3://{BUCKET}/x"
@@ -365,7 +361,6 @@ def _no_server(monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     ("prepare", "kind"),
     [
-        (_refused_bucket, NotFound),
         (_refused_secret, GuardRefused),
         (_no_credentials, GuardRefused),
         (_no_server, HostUnreachable),
@@ -387,6 +382,17 @@ def test_s3_failures_are_told_in_charter_s_words(
         store.put_file(path, digest)
     assert failed.value.hint
     assert failed.value.exit_code == (2 if kind is GuardRefused else 1)
+
+
+@pytest.mark.s3
+def test_a_bucket_that_is_not_there_is_told(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing bucket is named as such, not as a missing object."""
+    _s3(s3_server, monkeypatch)
+    store = open_store("s3://no-such-bucket/x", tmp_path, Home(tmp_path))
+    with pytest.raises(NotFound, match="no such bucket: no-such-bucket"):
+        store.get_document("runs/a/b.json")
 
 
 def test_the_index_names_everything(tmp_path: Path) -> None:

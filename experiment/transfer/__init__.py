@@ -1,0 +1,1 @@
+"""Bytes from here to a host: what is missing, and compared there."""

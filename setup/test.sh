@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# `make test`: set everything up, then run pytest with the words given.
+#   CHARTER_REQUIRE=1   what is missing fails instead of being skipped by its name
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+setup/environment.sh test
+setup/environment.sh host
+if [ "${CHARTER_REQUIRE:-}" = 1 ]; then
+    setup/environment.sh s3
+fi
+.venv-host/bin/python examples/tiny-grpo/make_model.py
+exec .venv/bin/python -m pytest "$@"

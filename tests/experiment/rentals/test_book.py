@@ -1,0 +1,94 @@
+"""The rentals table: statuses that may follow, one live lease, money that adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from experiment.errors import EvidenceMismatch
+from experiment.ledger import Ledger
+from experiment.money.amounts import Segment
+from experiment.paths import Home
+from experiment.rentals import Rentals, book
+
+
+@pytest.fixture
+def ledger(home: Home) -> Iterator[Ledger]:
+    opened = Ledger.open(home)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def rentals(ledger: Ledger) -> Rentals:
+    for _ in range(2):
+        ledger.create_run("tiny", {}, "a" * 64, "/", "t")
+    return Rentals(ledger)
+
+
+def _intend(rentals: Rentals, name: str = "one", reserved: str = "5") -> str:
+    run_id = rentals.ledger.runs()[-1].run_id
+    rentals.intend(
+        name,
+        provider="local",
+        job="tiny",
+        run_id=run_id,
+        currency="CNY",
+        rate=Decimal(2),
+        reserved=Decimal(reserved),
+    )
+    return run_id
+
+
+def test_an_intent_is_written_once(rentals: Rentals) -> None:
+    """The same name again changes nothing, whatever it is given."""
+    _intend(rentals)
+    _intend(rentals, reserved="99")
+    assert [r.reserved for r in rentals.all()] == [Decimal(5)]
+
+
+def test_nothing_is_closed_without_the_provider(rentals: Rentals) -> None:
+    """An open rental closes only with a receipt; a never created one needs none."""
+    _intend(rentals)
+    rentals.record("one", book.OPEN, instance="i-1")
+    with pytest.raises(EvidenceMismatch, match="confirmation"):
+        rentals.record("one", book.CLOSED)
+    assert rentals.record("one", book.CLOSED, receipt={"state": "off"}).status == "closed"
+    _intend(rentals, "two")
+    assert rentals.record("two", book.CLOSED).status == "closed"
+
+
+def test_statuses_that_may_not_follow_are_refused(rentals: Rentals) -> None:
+    """An intent is never stopped: it was no instance yet."""
+    _intend(rentals)
+    with pytest.raises(EvidenceMismatch, match="intent -> stopping"):
+        rentals.record("one", book.STOPPING)
+
+
+def test_a_rental_has_one_live_lease(rentals: Rentals) -> None:
+    """Another run takes it over only after the first gave it back."""
+    first = _intend(rentals)
+    second = rentals.ledger.runs()[0].run_id
+    assert second != first
+    with pytest.raises(EvidenceMismatch, match=first):
+        rentals.lease("one", second)
+    rentals.release_lease("one", first)
+    rentals.lease("one", second)
+    assert rentals.leased("one") == [second]
+    assert rentals.of_run(second).name == "one"
+
+
+def test_spent_and_reserved(rentals: Rentals) -> None:
+    """Open time counts as spent; what a live rental may still cost is held from the job's others."""
+    now = rentals.ledger.clock.now()
+    run_id = _intend(rentals)
+    segment = Segment(Decimal(2), now - timedelta(hours=2), now - timedelta(hours=1))
+    rentals.record("one", book.OPEN, instance="i", segments=[segment])
+    assert rentals.spent(run_id=run_id) == Decimal(2)
+    assert rentals.reserved_elsewhere("tiny", "other") == Decimal(3)
+    assert rentals.reserved_elsewhere("tiny", "one") == 0
+    rentals.record("one", book.CLOSED, receipt={"state": "off"})
+    assert rentals.reserved_elsewhere("tiny", "other") == 0
