@@ -18,9 +18,9 @@ def verify(
     ] = "",
 ) -> int:
     """Re-hash everything and check the seal. Exit 2 names each broken file, 3 a missing path."""
-    from experiment.errors import NotFound
+    from experiment.errors import NotFound, UsageError
     from experiment.evidence.keys import known_keys
-    from experiment.evidence.verify import verify_path
+    from experiment.evidence.verify import VerifyError, verify_path
 
     session: Session = ctx.obj
     path = _path(session, what)
@@ -29,7 +29,10 @@ def verify(
     pub = Path(key) if key else None
     if pub is not None and not pub.is_file():
         raise NotFound("no such key", str(pub), expected="a public key file")
-    report = verify_path(path, pub=pub, known_keys=known_keys(session.home))
+    try:
+        report = verify_path(path, pub=pub, known_keys=known_keys(session.home))
+    except VerifyError as error:
+        raise UsageError(str(error), hint=error.hint, exit_code=error.exit_code) from error
     session.output.result(report, _text(path, report))
     return 0 if report["ok"] else 2
 
@@ -58,7 +61,7 @@ def _path(session: Session, what: str) -> Path:
 def _text(path: Path, report: dict[str, Any]) -> str:
     signer = report["signer"]
     who = "unsigned"
-    if signer:
+    if signer["key_id"]:
         who = f"signed by {signer['key_id'][:16]} ({'pinned' if signer['pinned'] else 'unpinned'})"
     if report["ok"]:
         return f"ok: {report['checked']} checked in {path}, {who}"

@@ -7,6 +7,7 @@ people get one bundle from one tree. Who owns the folder does not matter either.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -106,7 +107,7 @@ class FileRules:
             spec = self._spec("/".join(parts[:depth]))
             if spec is None:
                 continue
-            verdict = spec.check_file("/".join(parts[depth:]) + ("/" if folder else "")).include
+            verdict = last_word(spec, "/".join(parts[depth:]) + ("/" if folder else ""))
             if verdict is not None:
                 return verdict
         return False
@@ -115,6 +116,33 @@ class FileRules:
         if parent not in self._specs:
             self._specs[parent] = read_patterns(self._folder / parent / ".gitignore")
         return self._specs[parent]
+
+
+def last_word(spec: GitIgnoreSpec, path: str) -> bool | None:
+    """What the last pattern that means this very path says: ignored, not ignored, or nothing.
+
+    pathspec's own check also lets a pattern for a folder speak for everything below it, which
+    differs from git where a later pattern takes the folder back in (`a`, `!/a`, path `a/a`).
+    Folders are walked here from the top, so each path is asked for itself alone.
+    """
+    for pattern in reversed(spec.patterns):
+        regex = pattern.regex
+        if pattern.include is not None and regex is not None and _means(regex, path):
+            return bool(pattern.include)
+    return None
+
+
+def _means(regex: re.Pattern[str], path: str) -> bool:
+    """Whether a pattern's regex matches the path itself, not only a folder above it."""
+    text = regex.pattern
+    if text == ".":  # `*`, `**`: everything
+        return True
+    if text == "(?P<ps_d>/)":  # `*/`: every folder
+        return path.endswith("/")
+    if text.endswith("/"):  # `a/**`: everything below a, not a itself
+        match = regex.match(path)
+        return match is not None and match.end() < len(path)
+    return regex.fullmatch(path) is not None
 
 
 def read_patterns(file: Path) -> GitIgnoreSpec | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-MAX_BYTES = 256 * 1024
+MAX_BYTES = 64 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 20_000
 

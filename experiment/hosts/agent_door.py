@@ -30,7 +30,7 @@ from experiment.hosts.base import Completed, Host
 from remote.agent.answer import PROTOCOL, request_sha256
 from remote.agent.files import canonical_json, sha256_bytes
 from remote.agent.layout import Layout
-from remote.agent.pack import build_agent
+from remote.agent.pack import agent_sha256, build_agent
 
 FIND_PYTHON = Path(__file__).resolve().parents[2] / "remote" / "scripts" / "find-python.sh"
 NO_INTERPRETER = 127
@@ -83,14 +83,22 @@ def find_python(host: Host) -> str:
 
 
 class AgentDoor:
-    """One host's agent, of this controller's own version."""
+    """One host's agent.
 
-    def __init__(self, host: Host, data_root: str, python: str) -> None:
+    Args:
+        data_root: absolute path of the data disk's folder on the host.
+        python: absolute path of the interpreter there.
+        sha256: the agent that was placed there, by an older Charter perhaps: it is the one that
+            is spoken to. None: this Charter's own, which `place` sends.
+    """
+
+    def __init__(
+        self, host: Host, data_root: str, python: str, sha256: str | None = None
+    ) -> None:
         self.host = host
         self.data_root = data_root.rstrip("/")
         self.python = python
-        self._program = build_agent()
-        self.sha256 = sha256_bytes(self._program)
+        self.sha256 = sha256 or agent_sha256()
         self._layout = Layout(Path(self.data_root))
 
     @property
@@ -99,7 +107,7 @@ class AgentDoor:
         return str(self._layout.agent(self.sha256))
 
     def place(self) -> dict[str, Any]:
-        """Send the agent unless it is there, compare its hash, and ask who the host is.
+        """Send this Charter's agent unless it is there, compare its hash, ask who the host is.
 
         Returns:
             the evidence of `hello`.
@@ -107,12 +115,14 @@ class AgentDoor:
         Raises:
             EvidenceMismatch: what runs there is not what was sent.
         """
+        program = build_agent()
+        self.sha256 = sha256_bytes(program)
         try:
-            there = self.host.read(self.agent_path, timeout=_FILE_SECONDS) == self._program
+            there = self.host.read(self.agent_path, timeout=_FILE_SECONDS) == program
         except FileNotFoundError:
             there = False
         if not there:
-            self.host.write(self._program, self.agent_path, timeout=_FILE_SECONDS)
+            self.host.write(program, self.agent_path, timeout=_FILE_SECONDS)
         hello = self.call("hello", {}, ref=RequestRef("", "", 0, 0), timeout=60)
         if hello["agent_sha256"] != self.sha256:
             raise EvidenceMismatch(

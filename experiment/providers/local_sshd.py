@@ -64,7 +64,7 @@ def write_config(folder: InstanceFolder, sshd: str, port: int, env: Mapping[str,
     settings: list[tuple[str, ...]] = [
         ("ListenAddress", LOOPBACK),
         ("Port", str(port)),
-        ("HostKey", _escape(str(folder.host_key))),
+        ("HostKey", str(folder.host_key)),
         ("AuthorizedKeysFile", _escape(str(folder.authorized_keys))),
         ("PidFile", "none"),
         ("UsePAM", "no"),

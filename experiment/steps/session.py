@@ -160,8 +160,11 @@ class Session:
             )
         host = connect(instance.endpoint, self.home)
         armed = self.ledger.done(self.run_id, "arm", self.attempt)
-        python = armed["evidence"]["agent_python"] if armed else find_python(host)
-        return AgentDoor(host, self.data_root, python)
+        if armed is None:
+            return AgentDoor(host, self.data_root, find_python(host))
+        found = armed["evidence"]
+        # The agent that is there, whatever Charter this is: a live supervisor runs from it.
+        return AgentDoor(host, self.data_root, found["agent_python"], found["agent_sha256"])
 
     def request(self, suffix: str = "") -> RequestRef:
         return RequestRef(self.job, self.run_id, self.attempt, self.epoch, suffix)

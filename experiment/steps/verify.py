@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from experiment.errors import EvidenceMismatch, RemoteStepFailed
 from experiment.ledger import Evidence, states
-from experiment.results.archive import check_inventory, require_artifacts
+from experiment.results.archive import check_inventory, refuse_secrets, require_artifacts
 from experiment.steps.session import Session
 from remote.agent.files import sha256_file
 
@@ -43,10 +43,12 @@ def verify(session: Session) -> Evidence:
                 hint=f"charter collect {session.run_id}",
                 details=[f"{item['path']}: {item['link']}" for item in broken],
             )
+        skipped = refuse_secrets(session.results)
         present = require_artifacts(session.results, session.contract.run.artifacts)
         return {
             "checked": collected["file_count"],
             "artifacts": present,
+            "secret_scan_skipped": skipped,
             "verifier": _run_verifier(session),
             "archive_sha256": collected["archive_sha256"],
         }

@@ -8,8 +8,10 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import sys
-from typing import Any, Dict, List
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
 
 from remote.agent.files import canonical_json, sha256_bytes
 
@@ -41,14 +43,32 @@ def describe() -> dict[str, Any]:
 
 
 def packages() -> dict[str, str]:
-    """Versions of the distributions on this Python's path; the first of a name counts."""
+    """Versions of the distributions on this Python's path; the first of a name counts.
+
+    Names and versions stand in the folders' names; reading every METADATA takes ten times longer.
+    """
     found: Dict[str, str] = {}
-    for distribution in importlib.metadata.distributions():
-        # A half-removed distribution has no name.
-        name = distribution.metadata["Name"]
-        if name:
-            found.setdefault(name.lower().replace("_", "-"), str(distribution.version))
+    for folder in sys.path:
+        if not os.path.isdir(folder):
+            continue
+        for entry in sorted(os.listdir(folder)):
+            name, version = _distribution(folder, entry)
+            if name:
+                found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)
     return found
+
+
+def _distribution(folder: str, entry: str) -> Tuple[str, str]:
+    """Name and version of what the entry records; empty when it is no distribution."""
+    path = Path(folder, entry)
+    name, _, version = entry[: -len(".dist-info")].partition("-")
+    # A half-removed distribution has no METADATA.
+    if entry.endswith(".dist-info") and version and (path / "METADATA").is_file():
+        return name, version
+    if entry.endswith(".egg-info"):
+        metadata = importlib.metadata.PathDistribution(path).metadata
+        return str(metadata["Name"] or ""), str(metadata["Version"] or "")
+    return "", ""
 
 
 def freeze_lines(found: dict[str, str]) -> list[str]:

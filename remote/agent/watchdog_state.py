@@ -7,6 +7,7 @@ started later goes on from it.
 from __future__ import annotations
 
 import contextlib
+import copy
 import signal
 import time
 from typing import Any, Dict, Iterator, Optional
@@ -60,7 +61,7 @@ def changing(layout: Layout) -> Iterator[Memory]:
     """
     with locked(layout.lock("watchdog-state"), LOCK_WAIT_SECONDS, "the watchdog's state"):
         before = read(layout)
-        memory = Memory(before)
+        memory = Memory(copy.deepcopy(before))
         yield memory
         if memory.state is not None and memory.state != before:
             write_json(layout.watchdog, memory.state)

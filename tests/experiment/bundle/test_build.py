@@ -66,12 +66,16 @@ def test_gzip_header_names_no_time_and_no_file(project: Path, tmp_path: Path) ->
     assert bundle.payload.read_bytes()[:10] == bytes([31, 139, 8, 0, 0, 0, 0, 0, 0, 255])
 
 
+# Backslashes are left out: git and macOS have their own opinion of them in names.
+FILE_NAMES = st.text(
+    st.characters(blacklist_characters="/\0\\", blacklist_categories=["Cs"]), min_size=1
+).filter(lambda name: len(name.encode()) < 200 and name not in (".", "..", ".gitignore"))
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     contents=st.dictionaries(
-        st.text(
-            st.characters(blacklist_characters="/\0\\", blacklist_categories=["Cs"]), min_size=1
-        ).filter(lambda name: len(name.encode()) < 200 and name not in (".", "..", ".gitignore")),
+        FILE_NAMES,
         st.binary(max_size=3000),
         min_size=1,
         max_size=6,
@@ -81,7 +85,7 @@ def test_gzip_header_names_no_time_and_no_file(project: Path, tmp_path: Path) ->
 def test_same_tree_same_bytes(
     contents: dict[str, bytes], order: object, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Two copies made in another order, at another time, with other owner bits, give one payload."""
+    """Copies made in another order, at another time, with other rights, give one payload."""
     folder = tmp_path_factory.mktemp("twice")
     names = list(contents)
     bundles = []
