@@ -6,13 +6,14 @@
 SHELL = /bin/bash
 export PYTHON TORCH_INDEX_URL YES
 
-.PHONY: help setup demo test test-all lint bench faults clean
+.PHONY: help setup demo test test-all lint docs bench faults clean
 
 help:
 	@echo "make demo      set up, then take examples/tiny-grpo through its whole life (YES=1: do not ask)"
 	@echo "make test      set up, then every test but the slow ones; what is missing is skipped by name"
 	@echo "make test-all  install what is missing (root or sudo), then every test"
 	@echo "make lint      ruff, mypy, shellcheck"
+	@echo "make docs      docs/reference/cli.md from the commands themselves"
 	@echo "make bench     Charter beside its peers, into benchmarks/results.json"
 	@echo "make faults    kill it everywhere and see what is left"
 	@echo "make setup     only the two environments"
@@ -34,6 +35,11 @@ test-all:
 
 lint:
 	@setup/lint.sh
+
+docs:
+	@setup/environment.sh controller
+	@.venv/bin/python -m cli.reference >docs/reference/cli.md.new
+	@mv docs/reference/cli.md.new docs/reference/cli.md
 
 bench: setup
 	@.venv/bin/python -m benchmarks

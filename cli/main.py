@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         given, words = _take_globals(words)
         home = Home.find(given)
-        answer = _build()(
+        answer = build()(
             words, prog_name="charter", standalone_mode=False, obj=Session(home, output)
         )
     except CharterError as error:
@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return answer if isinstance(answer, int) else 0
 
 
-def _build() -> typer.Typer:
+def build() -> typer.Typer:
+    """Every command, registered under its name."""
     app = typer.Typer(
         help="Take an experiment from a written contract to verified results, and stop the meter.",
         add_completion=False,

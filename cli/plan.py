@@ -18,7 +18,8 @@ def init(
     dry_run: DryRun = False,
 ) -> None:
     """Propose a contract for a project: every value guessed is shown with its reason."""
-    from experiment.contract.inspect import inspect_project, write_contract
+    from experiment.contract.inspect import inspect_project, write_proposal
+    from experiment.contract.render import render
     from experiment.errors import ApprovalNeeded
 
     session: Session = ctx.obj
@@ -36,7 +37,7 @@ def init(
         if session.output.as_json or not interactive():
             raise ApprovalNeeded("contract not written", str(target), hint="add --yes")
         typer.confirm(f"write {target}?", abort=True, err=True)
-    write_contract(proposal, target)
+    write_proposal(render(proposal), Path(directory))
     session.output.result(body, f"wrote {target}; next: charter plan {target}")
 
 

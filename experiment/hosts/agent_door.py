@@ -194,14 +194,16 @@ class AgentDoor:
             answer = json.loads(self.host.read(answered, timeout=_FILE_SECONDS))
         except FileNotFoundError:
             raise self._silent(step, done) from None
-        self.host.run(["rm", "-f", asked, answered], timeout=_FILE_SECONDS)
+        finally:
+            # Also where the agent never ran: the request may carry secrets.
+            self.host.run(["rm", "-f", asked, answered], timeout=_FILE_SECONDS)
         return self._believed(step, request, answer)
 
     def _believed(
         self, step: str, request: dict[str, Any], answer: dict[str, Any]
     ) -> dict[str, Any]:
         if not answer.get("ok"):
-            raise self._error(step, answer["error"])
+            raise _error(answer["error"])
         expected = request_sha256(request)
         if answer.get("request_sha256") != expected or answer.get("protocol") != PROTOCOL:
             raise EvidenceMismatch(
@@ -234,10 +236,12 @@ class AgentDoor:
             hint="this is a fault in Charter: please report it with the line above",
         )
 
-    def _error(self, step: str, error: Mapping[str, Any]) -> CharterError:
-        kind = str(error["kind"])
-        message = str(error["message"])
-        if kind == "busy" and "took over" in message:
-            return Fenced(message, hint=str(error["hint"]))
-        chosen = _KINDS.get(kind, RemoteStepFailed)
-        return chosen(message, hint=str(error["hint"]), exit_code=int(error.get("exit_code", 1)))
+
+def _error(error: Mapping[str, Any]) -> CharterError:
+    """The agent's own failure as the error that callers branch on."""
+    kind = str(error["kind"])
+    message = str(error["message"])
+    if kind == "busy" and "took over" in message:
+        return Fenced(message, hint=str(error["hint"]))
+    chosen = _KINDS.get(kind, RemoteStepFailed)
+    return chosen(message, hint=str(error["hint"]), exit_code=int(error.get("exit_code", 1)))

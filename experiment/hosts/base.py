@@ -67,7 +67,8 @@ class Host(Protocol):
 
     Raises (all of them):
         HostUnreachable: the machine can't be reached; nothing follows about what runs on it.
-        StepTimeout: it is reachable, but the program did not end in time; it was sent TERM.
+        StepTimeout: it is reachable, but the program did not end in time. It is sent TERM, which
+            an SSH server obeys for every user but root: it may go on by itself.
     """
 
     @property

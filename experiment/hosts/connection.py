@@ -56,14 +56,13 @@ def open_connection(endpoint: Endpoint, *, timeout: float) -> Connection:
         )
     with unreachable(endpoint):
         sock = open_socket(endpoint, min(CONNECT_SECONDS, timeout))
-    left = max(0.5, deadline - time.monotonic())
     # An explicit configuration: nobody's ~/.ssh/config or fabric.yaml has a say here.
     connection = Connection(
         endpoint.host,
         user=endpoint.user,
         port=endpoint.port,
         config=Config(ssh_config=paramiko.SSHConfig(), lazy=True),
-        connect_kwargs=_login(endpoint, sock, left),
+        connect_kwargs=_login(endpoint, sock, max(0.5, deadline - time.monotonic())),
     )
     connection.client.set_missing_host_key_policy(PinnedKey(endpoint))
     try:
@@ -207,14 +206,15 @@ def _login(endpoint: Endpoint, sock: socket.socket, left: float) -> dict[str, An
             made.prefer_host_key(endpoint.host_key.split()[0])
         return made
 
+    known = {"key_filename": str(endpoint.key_path)} if endpoint.key_path else {}
     return {
+        **known,
         "sock": sock,
         "transport_factory": transport,
         "timeout": left,
         "banner_timeout": min(BANNER_SECONDS, left),
         "auth_timeout": min(LOGIN_SECONDS, left),
         "channel_timeout": LOGIN_SECONDS,
-        "key_filename": str(endpoint.key_path) if endpoint.key_path else None,
         "allow_agent": False,
         "look_for_keys": False,
     }

@@ -7,6 +7,7 @@ program that reads stdin. Fabric opens the connection, through `connection.open_
 from __future__ import annotations
 
 import contextlib
+import errno
 import posixpath
 import shlex
 import signal
@@ -150,8 +151,10 @@ class SshHost:
     def _open_channel(self, deadline: float) -> Any:
         """A channel on the pooled connection, or on a new one when that turns out to be dead."""
         transport, pooled = self._transport(deadline)
+        # Half of the time at most, so that a new login can still follow.
+        patience = min(CHANNEL_SECONDS, _left(deadline) / 2 if pooled else _left(deadline))
         try:
-            return transport.open_session(timeout=min(CHANNEL_SECONDS, _left(deadline)))
+            return transport.open_session(timeout=patience)
         except paramiko.ChannelException:
             raise  # the host is there and refuses another session
         except (OSError, EOFError, paramiko.SSHException):
@@ -306,7 +309,7 @@ class SshHost:
             "program did not end in time",
             repr(argv[0]),
             expected=f"an end within {timeout:g} s",
-            found=f"still running on {self.address}, sent TERM",
+            found=f"still running on {self.address}",
             hint="look at it there",
         )
 
@@ -372,7 +375,10 @@ def _feed(channel: Any, stdin: bytes) -> None:
 
 
 def _terminate(channel: Any) -> None:
-    """Ask sshd to send TERM to the program's group; closing the channel would let it run on."""
+    """Ask sshd to send TERM to the program's group; closing the channel would let it run on.
+
+    OpenSSH does so for every user but root; agent steps are safe to be left running.
+    """
     message = paramiko.Message()
     message.add_byte(cMSG_CHANNEL_REQUEST)
     message.add_int(channel.remote_chanid)
@@ -388,7 +394,10 @@ def _create(sftp: Any, path: str) -> Any:
         return sftp.open(path, "wb")
     except FileNotFoundError:
         _make_folders(sftp, posixpath.dirname(path))
+    try:
         return sftp.open(path, "wb")
+    except FileNotFoundError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "a file is where a folder should be") from error
 
 
 def _make_folders(sftp: Any, folder: str) -> None:

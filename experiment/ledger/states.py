@@ -44,7 +44,7 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
     PREPARED: ("payload_sha256", "tree_sha256", "manifest_sha256"),
     RENTED: ("provider", "instance", "rate", "gpu"),
     UPLOADED: ("files",),
-    BOOTSTRAPPING: ("python", "key"),
+    BOOTSTRAPPING: ("python", "project_dir"),
     RUNNING: ("pid", "start", "argv", "log"),
     PARTIAL: ("verdict",),
     COMPLETED: ("verdict", "exit_record", "outputs"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from experiment.bundle import build_bundle
 from experiment.ledger import Evidence, states
 from experiment.steps.session import Session
-from remote.agent.files import canonical_json, sha256_bytes, sha256_file
+from remote.agent.files import canonical_json, sha256_bytes, sha256_file, write_json
 
 
 def bundle(session: Session) -> Evidence:
@@ -17,7 +17,10 @@ def bundle(session: Session) -> Evidence:
     """
 
     def do(_begun: Evidence) -> Evidence:
-        made = build_bundle(session.contract, session.run_dir / "bundle")
+        made = build_bundle(
+            session.contract, session.run_dir / "bundle", skip=[session.home.root]
+        )
+        write_json(session.run_dir / "bundle" / f"{session.job}-autodl-manifest.json", made.manifest)
         return {
             "payload": made.payload.name,
             "payload_path": str(made.payload),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from experiment.contract.plan import make_plan
+from experiment.errors import GuardRefused
 from experiment.ledger import Evidence, states
 from experiment.steps.session import Session
 
@@ -15,6 +16,7 @@ def plan(session: Session) -> Evidence:
     """
 
     def do(_begun: Evidence) -> Evidence:
+        _without_hubs(session)
         made = make_plan(session.contract)
         return {
             "contract_sha256": made.contract_sha256,
@@ -27,3 +29,16 @@ def plan(session: Session) -> Evidence:
 
     inputs = {"contract_sha256": session.run.contract_sha256}
     return session.controller.once("plan", inputs, do, to=states.PLANNED)
+
+
+def _without_hubs(session: Session) -> None:
+    """Refused before anything is paid for: this version cannot fetch from a hub."""
+    hubs = [item for item in session.contract.inputs if item.source != "folder"]
+    if hubs:
+        raise GuardRefused(
+            "input refused",
+            ", ".join(item.name for item in hubs),
+            expected="source: folder",
+            found=", ".join(item.source for item in hubs),
+            hint="download it into a folder here first; hubs are not fetched by this version",
+        )

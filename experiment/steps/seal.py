@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-import yaml
-
+from experiment.contract.render import render_contract
 from experiment.evidence.keys import signing_key
 from experiment.evidence.seal import seal as seal_folder
 from experiment.evidence.seal import seal_archive
@@ -48,8 +47,7 @@ def seal(session: Session) -> Evidence:
 
 def _controller_files(session: Session, entries: list[dict[str, object]]) -> None:
     results = session.results
-    contract = yaml.safe_dump(session.run.contract, sort_keys=False, allow_unicode=True)
-    write_atomic(results / "contract.yaml", contract.encode())
+    write_atomic(results / "contract.yaml", render_contract(session.run.contract).encode())
     manifest = session.run_dir / "bundle" / f"{session.job}-autodl-manifest.json"
     if manifest.exists():
         shutil.copyfile(manifest, results / "manifest.json")

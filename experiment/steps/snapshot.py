@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from experiment.errors import GuardRefused
 from experiment.ledger import Evidence
 from experiment.steps.session import Session
 from experiment.steps.upload import input_folder
@@ -13,18 +12,8 @@ def snapshot(session: Session) -> Evidence:
 
     Raises:
         EvidenceMismatch: a file differs; it is named.
-        GuardRefused: an input from a hub, which this version plans but cannot fetch.
     """
     planned = session.recorded("plan", any_attempt=True)["inputs"]
-    hubs = [item["name"] for item in planned if item["source"] != "folder"]
-    if hubs:
-        raise GuardRefused(
-            "input refused",
-            ", ".join(hubs),
-            expected="source: folder",
-            found="a hub",
-            hint="download it into a folder here; hub snapshots are not in this version",
-        )
     asked = [
         {
             "name": item["name"],

@@ -28,6 +28,17 @@ from remote.agent.steps import PROGRAMS, READ, RECORDED, STEPS
 EXIT_USAGE = 64
 EXIT_UNKNOWN = 70
 
+# What the host's disk can do to any step, and the next move. Other system errors are unknown.
+DISK_HINTS = {
+    errno.ENOSPC: "free space on that disk, then repeat",
+    errno.EDQUOT: "free space within the quota, then repeat",
+    errno.EACCES: "see that the user on the host owns that path",
+    errno.EPERM: "see that the user on the host owns that path",
+    errno.EROFS: "that disk is read-only: mount it anew, or take another host",
+    errno.ENOTDIR: "move away the file that stands where a folder belongs",
+    errno.EIO: "that disk fails: take another host",
+}
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; returns the exit code."""
@@ -60,12 +71,10 @@ def _answer(step: str, request_path: str, response_path: str) -> int:
     except AgentError as known:
         error = known
     except OSError as failure:
-        if failure.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if failure.errno not in DISK_HINTS:
             raise
         error = AgentError(
-            "remote_step_failed",
-            f"step {step}: the host's disk is full: {failure}",
-            "free space on the data disk, then repeat",
+            "remote_step_failed", f"step {step}: {failure}", DISK_HINTS[failure.errno]
         )
     sys.stderr.write(f"error: {error.message}; {error.hint}\n")
     write_json(response_path, error_answer(request, error))

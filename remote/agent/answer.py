@@ -105,8 +105,10 @@ def answered(
     """
     digest = request_sha256(request)
     path = layout.answer(request["request_id"])
+    # Before the wait: whoever was replaced is told at once, and the newest is known at once.
+    admit_epoch(layout, request["epoch"])
     with locked(layout.lock(f"step/{layout.job}/{step}"), STEP_WAIT_SECONDS, f"step {step}"):
-        # After the wait: a newer controller may have come meanwhile.
+        # And after it: a newer controller may have come meanwhile.
         admit_epoch(layout, request["epoch"])
         recorded = read_json_or_none(path)
         if recorded is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 from remote.agent.answer import STEP_WAIT_SECONDS
+from remote.agent.conda import conda_python
 from remote.agent.errors import AgentError, guard_refused, usage
 from remote.agent.files import (
     canonical_json,
@@ -39,15 +40,6 @@ DESCRIBE_SECONDS = 120
 BUILD_SECONDS = 600
 NO_PYTHON_EXIT = 127
 
-CONDA_ROOTS = (
-    "/root/miniconda3",
-    "/opt/conda",
-    "~/miniconda3",
-    "~/anaconda3",
-    "~/miniforge3",
-    "~/.conda",
-)
-
 
 def run(request: dict[str, Any], layout: Layout) -> dict[str, Any]:
     """Request `{kind: venv|conda|none, name: of the conda environment, requirements: path relative
@@ -66,7 +58,7 @@ def run(request: dict[str, Any], layout: Layout) -> dict[str, Any]:
     if kind not in KINDS:
         raise usage(f"request.kind: expected one of {', '.join(KINDS)}, found {kind!r}")
     requirements = _requirements(request.get("requirements"), layout)
-    base_python = _conda_python(request.get("name")) if kind == "conda" else sys.executable
+    base_python = conda_python(request.get("name")) if kind == "conda" else sys.executable
     base = describe(base_python, layout)
     if kind == "none" or (kind == "conda" and requirements is None):
         found, key, reused = base, None, True
@@ -218,7 +210,7 @@ def _install(
         )
     argv = [python, "-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
     argv += ["--progress-bar", "off", "-r", str(requirements)]
-    code = _logged(argv, log, Path(os.path.realpath(str(layout.project))), None)
+    code = _logged(argv, log, Path(os.path.realpath(str(layout.project))), None, "ab", _pip(layout))
     if code != 0:
         raise AgentError(
             "remote_step_failed",
@@ -228,7 +220,24 @@ def _install(
         )
 
 
-def _logged(argv: List[str], log: Path, cwd: Path, timeout: float | None, mode: str = "ab") -> int:
+def _pip(layout: Layout) -> Dict[str, str]:
+    """pip's environment: its cache and large temporary files go to the data disk, since the
+    system disk of rented hosts is small.
+    """
+    temporary = layout.data_root / ".cache" / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    cache = str(layout.data_root / ".cache" / "pip")
+    return dict(os.environ, PIP_CACHE_DIR=cache, TMPDIR=str(temporary))
+
+
+def _logged(
+    argv: List[str],
+    log: Path,
+    cwd: Path,
+    timeout: float | None,
+    mode: str = "ab",
+    env: Dict[str, str] | None = None,
+) -> int:
     with open(str(log), mode) as sink:
         try:
             return subprocess.run(
@@ -238,6 +247,7 @@ def _logged(argv: List[str], log: Path, cwd: Path, timeout: float | None, mode: 
                 stderr=subprocess.STDOUT,
                 cwd=str(cwd),
                 timeout=timeout,
+                env=env,
                 check=False,
             ).returncode
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -272,43 +282,6 @@ def _requirements(given: Any, layout: Layout) -> Path | None:
             "not_found", f"requirements are missing: {given!r} in {project!r}", "unpack first", 1
         )
     return Path(path)
-
-
-def _conda_python(name: Any) -> str:
-    if not isinstance(name, str) or not name or "/" in name:
-        raise usage(f"request.name: expected a conda environment's name, found {name!r}")
-    candidates = [
-        os.path.join(root, "bin", "python")
-        for root in _conda_prefixes()
-        if os.path.basename(root) == name
-    ]
-    for root in _conda_roots():
-        inside = root if name == "base" else os.path.join(root, "envs", name)
-        candidates.append(os.path.join(inside, "bin", "python"))
-    for candidate in candidates:
-        if os.access(candidate, os.X_OK):
-            return candidate
-    raise AgentError(
-        "remote_step_failed",
-        f"conda environment is missing: {name!r}: looked for {', '.join(candidates)}",
-        "create it on the host, or use environment.kind venv",
-        NO_PYTHON_EXIT,
-    )
-
-
-def _conda_roots() -> List[str]:
-    roots = [os.path.expanduser(root) for root in CONDA_ROOTS]
-    prefix = os.environ.get("CONDA_PREFIX")
-    return [*([prefix] if prefix else []), sys.prefix, *roots]
-
-
-def _conda_prefixes() -> List[str]:
-    """Environments that conda itself wrote down."""
-    try:
-        with open(os.path.expanduser("~/.conda/environments.txt"), encoding="utf-8") as lines:
-            return [line.strip() for line in lines if line.strip()]
-    except OSError:
-        return []
 
 
 def _no_python(python: str, why: str) -> AgentError:

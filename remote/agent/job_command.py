@@ -63,7 +63,7 @@ def output_tail(log: Path, limit: int) -> str:
         return handle.read().decode("utf-8", "replace")
 
 
-def _end(child: "subprocess.Popen[bytes]") -> None:
+def _end(child: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         # The leader is not reaped yet, so that its group can't be another's.
         with contextlib.suppress(ProcessLookupError):

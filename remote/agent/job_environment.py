@@ -16,7 +16,7 @@ from remote.agent.process import DATA_ROOT_TAG
 NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # What belongs to the login that happened to start the job, not to the job.
-SESSION_PREFIXES = ("SSH_", "CHARTER_", "AUTODL_")
+SESSION_PREFIXES = ("SSH_", "CHARTER_", "AUTODL_", "PREFECT_")
 SESSION_NAMES = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "OLDPWD", "PWD", "TMUX", "STY")
 
 

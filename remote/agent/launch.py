@@ -23,7 +23,7 @@ from remote.agent.job_environment import checked, job_environment
 from remote.agent.launch_tree import latest_record, members
 from remote.agent.layout import Layout, RunRoot
 from remote.agent.pack import self_argv
-from remote.agent.process import DATA_ROOT_TAG, LAUNCH_TAG, tagged
+from remote.agent.process import DATA_ROOT_TAG, LAUNCH_TAG, alive, tagged
 
 START_TIMEOUT_SECONDS = 60.0
 LOCK_WAIT_SECONDS = 90.0
@@ -119,16 +119,26 @@ def _job_tags(layout: Layout) -> Dict[str, Optional[str]]:
 
 
 def _refuse_second(layout: Layout, root: RunRoot) -> None:
+    found = (read_json_or_none(root.launch), latest_record(layout.job_dir))
+    records = [record for record in found if isinstance(record, dict)]
     pids = {row.pid for row in tagged(_job_tags(layout))}
-    for record in (read_json_or_none(root.launch), latest_record(layout.job_dir)):
-        if isinstance(record, dict):
-            pids.update(row.pid for row in members(record))
+    for record in records:
+        pids.update(row.pid for row in members(record))
     if pids:
         raise busy(
             f"job {layout.job!r} is already running on this host: expected no live process, "
             f"found pid {', '.join(map(str, sorted(pids)))}",
             "wait for it, or stop it first",
         )
+    # A supervisor whose trainer has ended still writes the exit record.
+    give_up_at = time.monotonic() + LOCK_WAIT_SECONDS
+    while any(alive(record.get("supervisor")) for record in records):
+        if time.monotonic() >= give_up_at:
+            raise busy(
+                f"the supervisor of job {layout.job!r} has not ended: {str(root.path)!r}",
+                f"read {str(root.path / 'supervisor.log')!r} on the host",
+            )
+        time.sleep(0.05)
 
 
 def _set_aside(root: RunRoot) -> None:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Set
 
 from remote.agent.answer import now_utc
 from remote.agent.files import read_json_or_none, write_json
 from remote.agent.layout import Layout, RunRoot
-from remote.agent.process import (
-    DEAD_STATES,
-    LAUNCH_TAG,
-    Facts,
-    alive,
-    all_facts,
-    environment,
-)
+from remote.agent.process import DEAD_STATES, LAUNCH_TAG, Facts, alive, all_facts, tagged
 
 STOP_REQUEST = "stop-request.json"
 
@@ -53,13 +47,13 @@ def members(record: Mapping[str, Any]) -> List[Facts]:
         if identity and alive(identity)
     ]
     found = _descendants(rows, roots)
+    found.update(row.pid for row in tagged({LAUNCH_TAG: record["request_id"]}))
     if alive(record):
         found.add(int(record["pid"]))
-    for row in rows:
-        if row.pid not in found and environment(row.pid).get(LAUNCH_TAG) == record["request_id"]:
-            found.add(row.pid)
+    # The supervisor's own group holds it and the tools it asks about resources; the trainer and
+    # whatever came from it left that group at the start.
     supervisor = (record.get("supervisor") or {}).get("pid")
-    return [row for row in rows if row.pid in found and row.pid not in (supervisor, os.getpid())]
+    return [row for row in rows if row.pid in found and row.group != supervisor]
 
 
 def signal_members(record: Mapping[str, Any], number: signal.Signals) -> List[Dict[str, Any]]:
@@ -85,8 +79,7 @@ def signal_members(record: Mapping[str, Any], number: signal.Signals) -> List[Di
 def ask_to_stop(run: RunRoot, record: Mapping[str, Any], by: str, number: signal.Signals) -> None:
     """Note who asked the launch to end, for the exit record.
 
-    Raises:
-        OSError: the run root can't be written.
+    A full disk loses the note, not the signal that follows.
     """
     note = {
         "request_id": record["request_id"],
@@ -94,7 +87,10 @@ def ask_to_stop(run: RunRoot, record: Mapping[str, Any], by: str, number: signal
         "signal": number.name,
         "at_utc": now_utc(),
     }
-    write_json(run.path / STOP_REQUEST, note)
+    try:
+        write_json(run.path / STOP_REQUEST, note)
+    except OSError as error:
+        sys.stderr.write(f"{note['at_utc']} note of the stop not written: {error}\n")
 
 
 def asked_to_stop(run: RunRoot, record: Mapping[str, Any]) -> Optional[Dict[str, Any]]:

@@ -93,7 +93,7 @@ def _run_probe(
         return answer
 
 
-def _answer(found: Any) -> "Dict[str, Any] | None":
+def _answer(found: Any) -> Dict[str, Any] | None:
     """The probe's answer when it is whole: at least one check, each with a known status."""
     if not isinstance(found, dict):
         return None

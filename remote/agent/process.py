@@ -95,7 +95,10 @@ def tagged(tags: Mapping[str, Optional[str]]) -> List[Facts]:
     Processes whose environment this user may not read are left out: they are not ours.
     """
     rows = [row for row in all_facts() if row.state not in DEAD_STATES]
-    return [row for row in rows if _carries(row.pid, tags)]
+    if _has_proc():
+        return [row for row in rows if _carries(environment(row.pid), tags)]
+    held = _ps_environments()
+    return [row for row in rows if _carries(held.get(row.pid, {}), tags)]
 
 
 def group_members(group: int) -> List[Facts]:
@@ -106,7 +109,7 @@ def group_members(group: int) -> List[Facts]:
 def environment(pid: int) -> Dict[str, str]:
     """The environment a process was started with; empty when it may not be read or is gone."""
     if not _has_proc():
-        return _ps_environment(pid)
+        return _ps_environments().get(pid, {})
     try:
         with open(f"{PROC}/{pid}/environ", "rb") as handle:
             block = handle.read().decode("utf-8", "surrogateescape")
@@ -206,8 +209,7 @@ def parse_ps(text: str) -> List[Facts]:
     return rows
 
 
-def _carries(pid: int, tags: Mapping[str, Optional[str]]) -> bool:
-    held = environment(pid)
+def _carries(held: Mapping[str, str], tags: Mapping[str, Optional[str]]) -> bool:
     return all(
         name in held and (wanted is None or held[name] == wanted) for name, wanted in tags.items()
     )
@@ -222,10 +224,14 @@ def _ps(which: Iterable[str]) -> Iterator[Facts]:
     return iter(parse_ps(_output(["ps", *which, "-o", columns])))
 
 
-def _ps_environment(pid: int) -> Dict[str, str]:
+def _ps_environments() -> Dict[int, Dict[str, str]]:
     """`ps -E` puts the environment behind the command; a value with a space is cut there."""
-    words = _output(["ps", "-E", "-ww", "-o", "command=", "-p", str(pid)]).split()
-    return dict(word.split("=", 1) for word in words if "=" in word)
+    held = {}
+    for line in _output(["ps", "-A", "-E", "-ww", "-o", "pid=,command="]).splitlines():
+        words = line.split()
+        if words and words[0].isdigit():
+            held[int(words[0])] = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+    return held
 
 
 def _sysctl(name: str) -> str:

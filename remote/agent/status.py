@@ -13,7 +13,7 @@ from remote.agent.launch_tree import members
 from remote.agent.layout import Layout, RunRoot
 from remote.agent.logs import read_text, section, tail_lines
 from remote.agent.metrics import read_metrics
-from remote.agent.process import alive, boot_id, state
+from remote.agent.process import alive, boot_id, facts, state
 from remote.agent.stop import exit_record
 
 TAIL_LINES = 80
@@ -77,7 +77,7 @@ def run(request: Dict[str, Any], layout: Layout) -> Dict[str, Any]:
         "memory": resources.cgroup(),
         "watchdog": watchdog_state.report(layout),
         "heartbeat_age_seconds": _heartbeat_age(root),
-        "start_proof": _start_proof(record, process, ended, log, bool(cards)),
+        "start_proof": _start_proof(record, process, ended, log, cards),
         "verdict": verdict.decide(seen),
     }
 
@@ -114,17 +114,30 @@ def _start_proof(
     process: Mapping[str, Any],
     ended: Optional[Mapping[str, Any]],
     log: Mapping[str, Any],
-    has_gpu: bool,
+    cards: List[Dict[str, Any]],
 ) -> Dict[str, Any]:
-    """What has to agree before a run may be called launched. A fast trainer that has ended with
-    an exit record did start; GPU use is asked only where there are cards."""
-    pids = {row["pid"] for row in resources.gpu_processes()} if has_gpu else set()
+    """What has to agree before a run may be called launched.
+
+    A fast trainer that has ended with an exit record did start.
+    """
     return {
         "recorded": bool(record),
         "process": bool(process["alive"] or ended),
         "log_grown": log["grown"] > 0,
-        "gpu": bool(pids & set(process["tree"])) if has_gpu else None,
+        "gpu": _uses_gpu(process["tree"], cards),
     }
+
+
+def _uses_gpu(tree: List[int], cards: List[Dict[str, Any]]) -> Optional[bool]:
+    """Whether the run computes on a card; None without cards, or when the driver names pids of
+    the machine under our container, so that nobody can tell."""
+    if not cards:
+        return None
+    pids = {row["pid"] for row in resources.gpu_processes()}
+    if pids & set(tree):
+        return True
+    foreign = any(facts(pid) is None for pid in pids)
+    return None if foreign else False
 
 
 def _outputs(root: RunRoot, artifacts: List[str]) -> Dict[str, List[str]]:

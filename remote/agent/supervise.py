@@ -41,6 +41,8 @@ EXIT_USAGE = 64
 EXIT_NOT_STARTED = 126
 EXIT_NO_PROGRAM = 127
 
+WRITE_PATIENCE_SECONDS = 3600.0
+WRITE_AGAIN_SECONDS = 2.0
 PR_SET_CHILD_SUBREAPER = 36
 FORWARDED = (signal.SIGTERM, signal.SIGINT)
 
@@ -73,11 +75,30 @@ def main(arguments: List[str]) -> int:
     ended = _exit_record(status, problem, record, time.monotonic() - started)
     ended["oom_kills"] = _difference(resources.cgroup()["oom_kills"], kills_before)
     ended["stop"] = asked_to_stop(run, record)
-    write_json(run.exit_record, ended)
+    write_patiently(run.exit_record, ended)
     if problem:
         _report(record)
     _beat(spec, run, held.identity, "ended")
     return 0
+
+
+def write_patiently(path: Path, value: Mapping[str, Any]) -> None:
+    """Write the one file that must not be lost. A full disk is what many trainers die of, and
+    somebody will make room.
+
+    Raises:
+        OSError: it could not be written for an hour.
+    """
+    give_up_at = time.monotonic() + WRITE_PATIENCE_SECONDS
+    while True:
+        try:
+            write_json(path, value)
+            return
+        except OSError as error:
+            sys.stderr.write(f"{now_utc()} {path.name} not written: {error}\n")
+            if time.monotonic() >= give_up_at:
+                raise
+        time.sleep(WRITE_AGAIN_SECONDS)
 
 
 def _adopt_orphans() -> None:

@@ -1,4 +1,4 @@
-"""Step `verify_run`: the run's own verifier, in the job's environment, before anything is packed."""
+"""Step `verify_run`: the run's own verifier, in the job's environment, before packing."""
 
 from __future__ import annotations
 

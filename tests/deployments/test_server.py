@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import urllib.error
 import urllib.request
@@ -124,6 +125,16 @@ def test_a_start_that_fails_shows_the_log(tmp_path, home):
     assert any("not_there" in line for line in failed.value.details)
     server.down(home)
     assert server.inspect(home).runners == {"experiments": None, "reapers": None}
+
+
+def test_a_taken_port_is_left_to_its_owner():
+    """The port of last time is taken again when it is free, and left alone when it is not."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        assert server._free_port(taken) not in (0, taken)
+    assert server._free_port(taken) == taken
 
 
 def test_homes_are_apart(served, home: Home):

@@ -57,11 +57,15 @@ def listening(behave: Callable[[socket.socket], None]) -> Iterator[Endpoint]:
                     clients.append(client)
                     behave(client)
 
-        threading.Thread(target=serve, daemon=True).start()
-        yield Endpoint("ssh", "127.0.0.1", server.getsockname()[1], "me", None, OTHER_KEY)
-        server.shutdown(socket.SHUT_RDWR)
-    for client in clients:
-        client.close()
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield Endpoint("ssh", "127.0.0.1", server.getsockname()[1], "me", None, OTHER_KEY)
+        finally:
+            for client in clients:
+                client.close()
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join(5)
 
 
 @pytest.mark.parametrize("behave", [never_speak, stop_after_banner, drip_banner, speak_http])

@@ -34,6 +34,16 @@ def login_processes(endpoint: Endpoint) -> list[psutil.Process]:
     return found
 
 
+def listener(endpoint: Endpoint) -> psutil.Process:
+    """The sshd that accepts connections."""
+    (pid,) = {
+        connection.pid
+        for connection in psutil.net_connections(kind="tcp")
+        if connection.laddr.port == endpoint.port and connection.status == psutil.CONN_LISTEN
+    }
+    return psutil.Process(pid)
+
+
 @contextlib.contextmanager
 def soon(action: threading.Thread) -> Iterator[None]:
     action.start()
@@ -82,22 +92,57 @@ def test_a_connection_that_died_meanwhile_is_opened_again(
 
 
 def test_a_host_that_freezes_is_unreachable_not_slow(ssh_host: SshHost, endpoint: Endpoint) -> None:
-    """Silence of the host is told from slowness of a program, within a second or two."""
+    """Silence of the host is told from slowness of a program, and ends in time."""
+    ssh_host.run(["true"], timeout=10)
+    frozen = [*login_processes(endpoint), listener(endpoint)]
+    for process in frozen:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        for call in (
+            lambda: ssh_host.run(["true"], timeout=1),
+            lambda: ssh_host.read("/etc/passwd", timeout=1),
+        ):
+            begun = time.monotonic()
+            with pytest.raises(HostUnreachable):
+                call()
+            assert time.monotonic() - begun < 4
+    finally:
+        for process in frozen:
+            process.send_signal(signal.SIGCONT)
+    assert ssh_host.run(["true"], timeout=10).returncode == 0
+
+
+def test_a_frozen_login_is_left_for_a_new_one(ssh_host: SshHost, endpoint: Endpoint) -> None:
+    """When only the old connection hangs, the call goes over to a new one and succeeds."""
     ssh_host.run(["true"], timeout=10)
     frozen = login_processes(endpoint)
     for process in frozen:
         process.send_signal(signal.SIGSTOP)
     try:
-        begun = time.monotonic()
-        with pytest.raises(HostUnreachable):
-            ssh_host.run(["true"], timeout=1)
-        with pytest.raises(HostUnreachable):
-            SshHost(endpoint).read("/etc/passwd", timeout=0.0)
-        assert time.monotonic() - begun < 6
+        assert ssh_host.run(["echo", "new"], timeout=4).stdout == b"new\n"
     finally:
         for process in frozen:
             process.kill()
-    assert ssh_host.run(["true"], timeout=10).returncode == 0
+
+
+def test_a_freeze_while_a_program_runs_is_unreachable(
+    ssh_host: SshHost, endpoint: Endpoint
+) -> None:
+    """No end and no sign of life is exit 75; a program that is merely slow is exit 124."""
+    ssh_host.run(["true"], timeout=10)
+    frozen = login_processes(endpoint)
+
+    def freeze() -> None:
+        time.sleep(0.3)
+        for process in frozen:
+            process.send_signal(signal.SIGSTOP)
+
+    try:
+        with soon(threading.Thread(target=freeze)), pytest.raises(HostUnreachable):
+            ssh_host.run(["sleep", "20"], timeout=1)
+    finally:
+        for process in frozen:
+            process.kill()
 
 
 def test_many_threads_share_one_connection(endpoint: Endpoint) -> None:

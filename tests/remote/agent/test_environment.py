@@ -78,9 +78,7 @@ def test_venv_is_built_once_and_shared(ask: Ask, layout: Layout) -> None:
     assert other["packages_sha256"] == first["packages_sha256"]
 
 
-def test_requirements_are_installed_into_the_venv(
-    ask: Ask, layout: Layout, project: Path
-) -> None:
+def test_requirements_are_installed_into_the_venv(ask: Ask, layout: Layout, project: Path) -> None:
     """The package is there for the job, and not in the base."""
     evidence = ask("environment", **dict(WISH, requirements="requirements.txt"))["evidence"]
     assert evidence["requirements_installed"] is True

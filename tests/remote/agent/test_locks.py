@@ -18,9 +18,9 @@ def test_second_holder_is_refused_and_the_first_is_named(tmp_path: Path) -> None
     """busy names the holder's pid; the lock is free again afterwards."""
     path = tmp_path / "l"
     with locked(path, 0, "the thing"):
-        with pytest.raises(AgentError, match=f"the thing.*pid {os.getpid()}") as caught:
-            with locked(path, 0.1, "the thing"):
-                pass
+        refused = pytest.raises(AgentError, match=f"the thing.*pid {os.getpid()}")
+        with refused as caught, locked(path, 0.1, "the thing"):
+            pass
         assert caught.value.kind == "busy"
     with locked(path, 0, "the thing"):
         pass

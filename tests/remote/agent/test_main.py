@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ from typing import Any
 import pytest
 
 from remote.agent.__main__ import main
-from remote.agent.files import read_json
+from remote.agent.files import read_json, sha256_file
+from remote.agent.layout import Layout
+from remote.agent.manifest import scan_tree, tree_sha256
 from remote.agent.pack import build_agent
 from remote.agent.steps import STEPS
 
@@ -37,6 +41,49 @@ def _call(door: list[str], step: str, folder: Path, asked: object) -> subprocess
         timeout=60,
         check=False,
     )
+
+
+def _oldest_python() -> str | None:
+    """A Python 3.8, the oldest that hosts may bring, if this machine has one."""
+    kept = Path.home() / ".pyenv" / "versions"
+    candidates = [shutil.which("python3.8"), *kept.glob("3.8.*/bin/python")]
+    for candidate in filter(None, candidates):
+        asked = [str(candidate), "-c", "import sys; sys.exit(sys.version_info[:2] != (3, 8))"]
+        if subprocess.run(asked, capture_output=True, check=False).returncode == 0:
+            return str(candidate)
+    return None
+
+
+def test_the_steps_hold_on_the_oldest_python(
+    packed: Path, envelope: Envelope, layout: Layout, tmp_path: Path
+) -> None:
+    """Python 3.8: unpack, environment, snapshot, collect, one by one."""
+    oldest = _oldest_python()
+    if oldest is None:
+        pytest.skip("Python 3.8 is not on this machine")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "train.py").write_text("print(1)\n")
+    payload = tmp_path / "payload.tar.gz"
+    with tarfile.open(payload, "w:gz") as archive:
+        archive.add(tmp_path / "project", "project")
+    entries = scan_tree(tmp_path, lambda path, _folder: path.split("/")[0] != "project")
+    hashes = {"payload_sha256": sha256_file(payload), "tree_sha256": tree_sha256(entries)}
+    patterns: dict[str, list[str]] = {"include": [], "exclude": [], "artifacts": []}
+
+    def step(name: str, /, **fields: Any) -> dict[str, Any]:
+        done = _call([oldest, "-I", str(packed)], name, tmp_path, envelope(name, **fields))
+        assert done.returncode == 0, done.stderr
+        evidence: dict[str, Any] = read_json(tmp_path / "a.json")["evidence"]
+        return evidence
+
+    assert step("hello")["python"].startswith("3.8.")
+    assert step("preflight")["status"] == "PASS"
+    assert step("unpack", payload=str(payload), **hashes)["files"] == 1
+    venv = step("environment", kind="venv", name=None, requirements=None)
+    assert venv["python"].startswith(str(layout.venvs))
+    assert step("snapshot", inputs=[]) == {"inputs": []}
+    listed = step("collect", **patterns)
+    assert listed["file_count"] == 1  # environment.txt
 
 
 @pytest.mark.parametrize("way", ["zip", "tree"])
@@ -66,14 +113,24 @@ def test_known_failure_is_a_value(packed: Path, envelope: Envelope, tmp_path: Pa
     assert answer["error"]["exit_code"] == 2
 
 
+def test_a_disk_that_refuses_is_known(envelope: Envelope, tmp_path: Path) -> None:
+    """A file where the data root belongs: the path and the next move, exit 1."""
+    (tmp_path / "file").write_text("")
+    asked = envelope("preflight", data_root=str(tmp_path / "file" / "below"))
+    (tmp_path / "q.json").write_text(json.dumps(asked))
+    assert main(["preflight", str(tmp_path / "q.json"), str(tmp_path / "a.json")]) == 1
+    error = read_json(tmp_path / "a.json")["error"]
+    assert error["kind"] == "remote_step_failed"
+    assert "file" in error["message"]
+    assert error["hint"]
+
+
 def test_unknown_failure_is_a_traceback_and_no_answer(
     packed: Path, envelope: Envelope, tmp_path: Path
 ) -> None:
     """Exit 70: the caller must not take it for an answer."""
-    root = tmp_path / "file"
-    root.write_text("no folder")
-    asked = envelope("preflight", data_root=str(root / "below"))
-    done = _call([sys.executable, "-I", str(packed)], "preflight", tmp_path, asked)
+    asked = envelope("snapshot", inputs=[1])
+    done = _call([sys.executable, "-I", str(packed)], "snapshot", tmp_path, asked)
     assert done.returncode == 70
     assert "Traceback" in done.stderr
     assert not (tmp_path / "a.json").exists()

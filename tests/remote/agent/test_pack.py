@@ -20,9 +20,7 @@ BUILD = Path(__file__).parent / "cases" / "build_agent.py"
 def test_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
     """Times, modes, another folder and another process do not matter."""
     copy = tmp_path / "elsewhere"
-    shutil.copytree(
-        ROOT / "remote", copy / "remote", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    shutil.copytree(ROOT / "remote", copy / "remote", ignore=shutil.ignore_patterns("__pycache__"))
     for path in (copy / "remote" / "agent").iterdir():
         os.utime(path, (1, 1))
         path.chmod(0o600)
@@ -66,7 +64,9 @@ def test_self_argv_survives_the_clone(layout: Layout) -> None:
 def test_an_old_python_gets_one_line(name: str, tmp_path: Path) -> None:
     """Exit 69 and no traceback on a Python that can't even read the rest."""
     old = shutil.which(name)
-    works = old and subprocess.run([old, "-c", ""], capture_output=True, check=False).returncode == 0
+    works = (
+        old and subprocess.run([old, "-c", ""], capture_output=True, check=False).returncode == 0
+    )
     if not old or not works:
         pytest.skip(f"{name} is not on this machine")
     packed = tmp_path / "agent.pyz"

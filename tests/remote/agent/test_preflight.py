@@ -91,7 +91,12 @@ def test_hosts_without_cards(why: str, name: str, vram: float, status: str) -> N
 
 @pytest.mark.parametrize(
     ("driver", "minimum", "status"),
-    [("12.4", "12.1", "PASS"), ("12.4", "12.10", "FAIL"), ("9.2", "11", "FAIL"), ("", "12", "FAIL")],
+    [
+        ("12.4", "12.1", "PASS"),
+        ("12.4", "12.10", "FAIL"),
+        ("9.2", "11", "FAIL"),
+        ("", "12", "FAIL"),
+    ],
 )
 def test_cuda(driver: str, minimum: str, status: str) -> None:
     """Versions compare as numbers; an unknown one does not pass."""
@@ -110,7 +115,7 @@ def test_disk_and_inodes() -> None:
 
 
 def test_the_step_reports_and_records(ask: Ask, layout: Layout) -> None:
-    """On this very machine: a modest wish passes, an absurd one fails; the report lies with the job."""
+    """A modest wish passes on this machine, an absurd one fails; the report lies with the job."""
     wish = {"min_free_inodes": 0, "gpu_count": 1, "gpu_name": "any", "min_vram_gib": 0}
     assert ask("preflight", min_free_gib=0, **wish)["evidence"]["status"] == "PASS"
     evidence = ask("preflight", min_free_gib=1e9, **wish)["evidence"]

@@ -60,7 +60,9 @@ def test_large_files_in_chunks(tmp_path: Path) -> None:
     line = b"step 1 loss 0.5\n"
     lines = CHUNK_BYTES // len(line)
     path = tmp_path / "log"
-    path.write_bytes(line * (lines - 1) + PLANTED.encode() + b"\n" + line * lines + PLANTED.encode())
+    path.write_bytes(
+        line * (lines - 1) + PLANTED.encode() + b"\n" + line * lines + PLANTED.encode()
+    )
     assert [number for number, _ in scan_file(path).hits] == [lines, 2 * lines + 1]
     path.write_bytes(b" " * (CHUNK_BYTES - 7) + PLANTED.encode() + b" " * CHUNK_BYTES)
     assert scan_file(path).hits == [(1, "huggingface_token")]

@@ -105,9 +105,7 @@ def test_a_damaged_marker_counts_as_none(ask: Ask, item: dict[str, Any]) -> None
     assert read_json(marker)["status"] == "completed"
 
 
-def test_a_recorded_answer_holds_only_while_the_files_do(
-    ask: Ask, item: dict[str, Any]
-) -> None:
+def test_a_recorded_answer_holds_only_while_the_files_do(ask: Ask, item: dict[str, Any]) -> None:
     """The same request after a file went is checked again, and fails."""
     ask("snapshot", inputs=[item])
     assert ask("snapshot", inputs=[item])["replayed"] is True
@@ -133,7 +131,13 @@ def test_wrong_inputs(ask: Ask, item: dict[str, Any], change: dict[str, Any], ki
 
 @pytest.mark.parametrize(
     ("revision", "fixed"),
-    [(None, False), ("main", False), ("v1.0", False), ("0123456789abcdef" * 4, True), ("a" * 40, True)],
+    [
+        (None, False),
+        ("main", False),
+        ("v1.0", False),
+        ("0123456789abcdef" * 4, True),
+        ("a" * 40, True),
+    ],
 )
 def test_only_a_commit_is_reproducible(revision: object, fixed: bool) -> None:
     """Branches and tags can move."""

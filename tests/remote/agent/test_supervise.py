@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from remote.agent.process import alive, identify, send
+from remote.agent.supervise import write_patiently
 from tests.remote.agent.agent_host import AgentHost, wait_for
 
 
@@ -135,3 +139,36 @@ def test_orphans_are_reaped(host: AgentHost) -> None:
     orphan = identify(int(host.log_lines()[0]))
     wait_for(lambda: orphan is None or identify(orphan["pid"]) != orphan)
     assert alive(evidence)
+
+
+def test_exit_record_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full when the trainer dies does not cost the exit record."""
+    monkeypatch.setattr("remote.agent.supervise.WRITE_AGAIN_SECONDS", 0.01)
+    blocker = tmp_path / "run"
+    blocker.write_text("a file where the folder should be")
+    timer = threading.Timer(0.1, blocker.unlink)
+    timer.start()
+    write_patiently(blocker / "process-exit.json", {"exit_code": 0})
+    timer.join()
+    assert json.loads((blocker / "process-exit.json").read_text()) == {"exit_code": 0}
+
+
+def test_exit_record_is_given_up_at_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its patience the failure is said, not swallowed."""
+    monkeypatch.setattr("remote.agent.supervise.WRITE_PATIENCE_SECONDS", 0.0)
+    (tmp_path / "run").write_text("")
+    with pytest.raises(OSError, match="run"):
+        write_patiently(tmp_path / "run" / "process-exit.json", {})
+
+
+def test_no_description_starts_nothing(host: AgentHost) -> None:
+    """A launcher that died while it described the trainer leaves nothing running."""
+    done = subprocess.run(
+        [sys.executable, "-I", str(host.agent), "supervise"],
+        input=b'{"argv": ["bash", "-c", "touch /tm',
+        capture_output=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 126
+    assert b"nothing started" in done.stderr

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from remote.agent.guard import Guard
+from remote.agent.locks import locked
 from remote.agent.presence import step_running, working
 from remote.agent.process import DATA_ROOT_TAG, alive, command_line, send, tagged
 from tests.remote.agent.agent_host import WATCHDOG, AgentHost, wait_for
@@ -167,8 +169,61 @@ def test_working_step_is_contact(host: AgentHost, off: Path) -> None:
     wait_for(off.exists)
 
 
-def test_ends_with_its_data_root(host: AgentHost) -> None:
-    """A released host leaves no watchdog behind."""
-    evidence = host.arm()
-    shutil.rmtree(host.layout.charter)
+def test_ends_with_a_released_host(host: AgentHost) -> None:
+    """Data root and stop command gone: a released local host leaves no watchdog behind."""
+    command = host.data_root / "off.sh"
+    command.write_text("exit 0")
+    evidence = host.arm(stop_argv=["/bin/sh", str(command)])
+    shutil.rmtree(host.data_root)
     wait_for(lambda: not alive(evidence["watchdog"]))
+    assert not host.data_root.exists()
+
+
+def test_wiped_data_root_does_not_save_a_host(host: AgentHost, off: Path) -> None:
+    """A rented host whose data root somebody removed is still stopped, from memory."""
+    off.touch()
+    host.arm(stop_argv=stopper(off), train_until_seconds=1, stop_at_seconds=1.5)
+    shutil.rmtree(host.data_root)
+    wait_for(lambda: "stop_at" in off.read_text())
+    assert not host.data_root.exists()
+
+
+def test_wiped_and_armed_anew_leaves_one(host: AgentHost, off: Path) -> None:
+    """A wipe takes the lock along; of the two watchdogs that may then live one retires."""
+    off.touch()
+    host.arm(stop_argv=stopper(off))
+    shutil.rmtree(host.layout.charter)
+    evidence = host.arm(stop_argv=stopper(off), grant="grant-2")
+    assert evidence["armed"] is True
+    wait_for(lambda: len(watchdogs(host)) == 1)
+    assert host.do("status")["watchdog"]["alive"] is True
+
+
+def test_damaged_state_is_guarded_from_memory(host: AgentHost, off: Path) -> None:
+    """A state file that became unreadable changes no deadline; steps say that it is damaged."""
+    evidence = host.arm(stop_argv=stopper(off), train_until_seconds=1, stop_at_seconds=2)
+    host.layout.watchdog.write_text("{")
+    assert host.refusal("contact")["kind"] == "evidence_mismatch"
+    wait_for(off.exists)
+    assert alive(evidence["watchdog"])
+    host.layout.watchdog.unlink()
+    again = host.arm(grant="grant-2")
+    assert again["watchdog"] == evidence["watchdog"]
+
+
+def test_held_lock_does_not_stop_the_guard(
+    host: AgentHost, off: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that hangs while it holds the state's lock can't keep a host up."""
+    monkeypatch.setattr("remote.agent.watchdog_state.LOCK_WAIT_SECONDS", 0.1)
+    evidence = host.arm(stop_argv=["/bin/true"], idle_seconds=3600)
+    send(evidence["watchdog"], signal.SIGKILL)
+    wait_for(lambda: not alive(evidence["watchdog"]))
+    guard = Guard(host.layout)
+    assert guard.tick()
+    assert guard.known is not None
+    guard.known.update(stop_argv=stopper(off), stop_at=0.0)
+    guard.on_disk = json.loads(host.layout.watchdog.read_text())
+    with locked(host.layout.lock("watchdog-state"), 5, "the test's lock"):
+        assert guard.tick()
+    assert off.read_text().split() == ["stop_at"]

@@ -71,7 +71,7 @@ def test_all_of_them_pass_on_the_example(
 def test_each_fault_is_caught_and_the_others_still_run(
     host_python: str, tiny_model: Path, tmp_path: Path
 ) -> None:
-    """An absent module, another version, a GPU that is not there, a dropped argument, two models."""
+    """An absent module, a wrong version, no GPU, a dropped argument, files of two models."""
     program = tmp_path / "train.py"
     program.write_text(
         "from trl import GRPOConfig\nfrom trl import PPOTrainer\n"

@@ -44,7 +44,9 @@ def test_the_first_usable_python_is_named_in_full(tmp_path: Path) -> None:
 
 def test_none_exits_127_with_one_line(tmp_path: Path) -> None:
     """Nothing on stdout; one line says what was looked for."""
-    if any(Path(path).exists() for path in ("/root/miniconda3/bin/python", "/opt/conda/bin/python")):
+    if any(
+        Path(path).exists() for path in ("/root/miniconda3/bin/python", "/opt/conda/bin/python")
+    ):
         import pytest
 
         pytest.skip("this machine has a conda Python in a usual place")

@@ -113,10 +113,8 @@ def test_interrupted_run_has_the_curve_of_the_whole_one(
 
 
 @pytest.mark.host_stack
-def test_example_learns_and_its_verifier_agrees(
-    whole: Training, host_python: str, tiny_model: Path
-) -> None:
-    """The reward rises from nearly nothing, what was promised is there, the verifier passes."""
+def test_example_learns(whole: Training) -> None:
+    """The reward rises from nearly nothing, and every file that was promised is there."""
     assert whole.finish() == 0, whole.text
     points = whole.points()
     assert [point["step"] for point in points] == list(range(1, 31))
@@ -129,30 +127,38 @@ def test_example_learns_and_its_verifier_agrees(
     assert summary["versions"]["trl"] != "absent"
     kept = sorted(path.parent.name for path in whole.run_root.glob("checkpoints/*/complete.json"))
     assert kept == ["checkpoint-20", "checkpoint-30"]
-    env = os.environ | {"AUTODL_RUN_ROOT": str(whole.run_root), "MODEL_PATH": str(tiny_model)}
-    verified = run([host_python, "verify_reward.py"], env)
-    assert verified.returncode == 0, verified.stderr
+
+
+# Both verdicts in one process: importing torch takes most of the verifier's time.
+VERIFY_EACH = """
+import os, runpy, sys
+for run_root in sys.argv[1:]:
+    os.environ["AUTODL_RUN_ROOT"] = run_root
+    try:
+        runpy.run_path("verify_reward.py", run_name="__main__")
+    except SystemExit as end:
+        print(end.code)
+"""
 
 
 @pytest.mark.host_stack
-def test_verifier_refuses_a_curve_that_does_not_rise(
-    host_python: str, tiny_model: Path, tmp_path: Path
+def test_verifier_passes_the_real_run_and_refuses_an_untrained_one(
+    whole: Training, host_python: str, tiny_model: Path, tmp_path: Path
 ) -> None:
-    """A flat curve over the untrained model fails loudly, on the curve and on the samples."""
+    """A flat curve, a summary that says otherwise and the base model as result are all named."""
+    assert whole.finish() == 0, whole.text
     lines = [json.dumps({"step": step, "reward": 0.02}) for step in range(1, 31)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     summary = {"steps": 30, "first_reward": 0.02, "last_reward": 0.9}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     (tmp_path / "model").symlink_to(tiny_model)
-    env = os.environ | {"AUTODL_RUN_ROOT": str(tmp_path), "MODEL_PATH": str(tiny_model)}
-    verified = run([host_python, "verify_reward.py"], env)
-    assert verified.returncode == 1
-    said = verified.stderr.splitlines()
-    assert [line.split(": ")[2] for line in said if line.startswith("error: ")] == [
-        "metrics.jsonl",
-        "summary.json",
-        "model",
-    ]
+    argv = [host_python, "-c", VERIFY_EACH, str(whole.run_root), str(tmp_path)]
+    done = run(argv, os.environ | {"MODEL_PATH": str(tiny_model)})
+    said = done.stdout.splitlines()
+    assert [line for line in said if line.isdigit()] == ["0", "1"], done.stderr
+    faults = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    named = [line.split(": ")[2] for line in faults]
+    assert named == ["metrics.jsonl", "summary.json", "model"]
 
 
 CONFIGS = {

@@ -5,6 +5,6 @@ import sys
 
 sys.path.insert(0, sys.argv[1])
 
-from remote.agent.pack import build_agent  # noqa: E402 - the path must come first
+from remote.agent.pack import build_agent
 
 print(hashlib.sha256(build_agent()).hexdigest())

@@ -1,0 +1,1 @@
+"""Whole lives of small experiments, through real hosts."""

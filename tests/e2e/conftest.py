@@ -1,0 +1,122 @@
+"""A small project, a home whose rented hosts are given back, and controllers as processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiment.clock import SystemClock
+from experiment.errors import CharterError
+from experiment.evidence.chain import check_chain
+from experiment.evidence.verify import verify_path
+from experiment.ledger import Ledger, RunRow
+from experiment.paths import Home
+from experiment.providers.registry import get_provider
+from experiment.rentals import Rental, Rentals
+from experiment.steps.shutdown import confirm_off
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parent / "project"
+
+
+@dataclass
+class World:
+    """One home with one project, and what a test asks about it."""
+
+    home: Home
+    contract: Path
+    env: dict[str, str]
+
+    def controller(self, **extra: str) -> subprocess.Popen[str]:
+        """A controller process; `extra` goes into its environment."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.drive", str(self.home.root), str(self.contract)],
+            cwd=REPOSITORY,
+            env={**self.env, **extra},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def drive(self, **extra: str) -> tuple[int, str, str]:
+        """Run a controller to its end: exit code, stdout, stderr."""
+        process = self.controller(**extra)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out.strip(), err
+
+    def ledger(self) -> Ledger:
+        return Ledger.open(self.home)
+
+    def run(self) -> RunRow:
+        found = self.ledger().newest("tiny")
+        assert found is not None
+        return found
+
+    def entries(self) -> list[dict[str, Any]]:
+        return self.ledger().entries(self.run().run_id)
+
+    def rentals(self) -> list[Rental]:
+        return Rentals(self.ledger()).all()
+
+    def results(self) -> Path:
+        run = self.run()
+        return self.home.results(run.job, run.run_id)
+
+    def set(self, old: str, new: str) -> None:
+        """Change the contract's text; the old text must be there."""
+        text = self.contract.read_text()
+        assert old in text
+        self.contract.write_text(text.replace(old, new))
+
+    def must_be_whole(self, launches: int = 1) -> None:
+        """What holds after any crash once the run is through: one rental, one launch, one chain."""
+        entries = self.entries()
+        assert check_chain(entries) == []
+        assert [e["to"] for e in entries if e["to"] in ("RENTED", "RUNNING", "SHUTDOWN")] == [
+            "RENTED",
+            "RUNNING",
+            "SHUTDOWN",
+        ]
+        assert [(r.kept, r.status) for r in self.rentals()] == [(True, "closed")]
+        instances = get_provider("local", self.home, SystemClock()).list()
+        assert [i.state for i in instances] == ["off"]
+        assert len((self.results() / "launched.txt").read_text().split()) == launches
+        report = verify_path(self.results())
+        assert report["ok"], report["broken"]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A copy of the project and a home; every host that a test rented is released."""
+    project = tmp_path / "project"
+    shutil.copytree(PROJECT, project, ignore=shutil.ignore_patterns("__pycache__"))
+    env = {**os.environ, "CHARTER_LOCAL_BASE": sys.prefix, "CHARTER_LEASE_SECONDS": "3"}
+    made = World(Home(tmp_path / "home"), project / "contract.yaml", env)
+    os.environ["CHARTER_LOCAL_BASE"] = sys.prefix
+    yield made
+    del os.environ["CHARTER_LOCAL_BASE"]
+    give_back(made.home)
+
+
+def give_back(home: Home) -> None:
+    """Stop and release every instance of a home."""
+    clock = SystemClock()
+    provider = get_provider("local", home, clock)
+    for instance in provider.list():
+        try:
+            confirm_off(provider, instance.id, clock, by="test", within_seconds=30)
+        except CharterError:
+            # A lost one is cleaned up by its release.
+            pass
+        provider.release(instance.id)
+
+
