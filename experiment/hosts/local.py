@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import time
@@ -36,9 +35,10 @@ class LocalHost:
         self._root = Path(root)
 
     def run(self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"") -> Completed:
-        if self._missing(argv):
-            return _not_found(argv)
-        with self._start(argv) as process:
+        process = self._start(argv)
+        if isinstance(process, Completed):
+            return process
+        with process:
             try:
                 out, err = process.communicate(stdin, timeout=timeout)
             except subprocess.TimeoutExpired:
@@ -52,10 +52,11 @@ class LocalHost:
     def stream(
         self, argv: Sequence[str], sink: Callable[[bytes], None], *, timeout: float
     ) -> Completed:
-        if self._missing(argv):
-            return _not_found(argv)
+        process = self._start(argv)
+        if isinstance(process, Completed):
+            return process
         complaint: list[bytes] = []
-        with self._start(argv) as process:
+        with process:
             assert process.stdin
             assert process.stdout
             assert process.stderr
@@ -107,24 +108,24 @@ class LocalHost:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _missing(self, argv: Sequence[str]) -> bool:
-        path = self._env.get("PATH", os.defpath)
-        return shutil.which(os.path.join(self._root, argv[0]), path=path) is None and (
-            shutil.which(argv[0], path=path) is None
-        )
-
-    def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes] | Completed:
+        """The running program, or how it ended before it began: as a shell says it."""
         self._root.mkdir(parents=True, exist_ok=True)
-        # A session of its own: Ctrl-C in the controller's terminal is a detach.
-        return subprocess.Popen(
-            list(argv),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self._env,
-            cwd=self._root,
-            start_new_session=True,
-        )
+        try:
+            # A session of its own: Ctrl-C in the controller's terminal is a detach.
+            return subprocess.Popen(
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._env,
+                cwd=self._root,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            return Completed(127, b"", f"{argv[0]}: not found".encode())
+        except PermissionError:
+            return Completed(126, b"", f"{argv[0]}: not executable".encode())
 
 
 def exit_code(returncode: int) -> int:
@@ -168,10 +169,6 @@ def _pump(takers: dict[int, Callable[[bytes], None]], deadline: float) -> bool:
                 else:
                     selector.unregister(key.fd)
     return True
-
-
-def _not_found(argv: Sequence[str]) -> Completed:
-    return Completed(127, b"", f"{argv[0]}: not found".encode())
 
 
 def _too_late(argv: Sequence[str], timeout: float) -> StepTimeout:

@@ -40,6 +40,7 @@ from remote.agent.files import read_json_or_none, write_json
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 START_SECONDS = 30.0
+REMAINS_SECONDS = 3600.0
 REPOSITORY = Path(experiment.__file__).resolve().parent.parent
 SCRIPTS = Path(__file__).resolve().parent
 
@@ -149,6 +150,7 @@ class LocalProvider:
             grave = folder.root.with_name(f".released-{instance_id}-{record['token'][:8]}")
             folder.root.rename(grave)
         shutil.rmtree(grave)
+        self._remove_remains()
 
     def _build(self, folder: InstanceFolder, request: CreateRequest) -> None:
         """Build aside, then rename: a name is taken by one caller only."""
@@ -189,6 +191,16 @@ class LocalProvider:
             # Somebody else took the name meanwhile: theirs is the instance.
             if not (isinstance(error, OSError) and folder.exists()):
                 raise
+
+    def _remove_remains(self) -> None:
+        """What a killed `create` or `release` left half done; never what one is just doing."""
+        for path in [*self._home.hosts.glob(".creating-*"), *self._home.hosts.glob(".released-*")]:
+            try:
+                age = self._clock.now().timestamp() - path.stat().st_mtime
+            except FileNotFoundError:
+                continue
+            if age > REMAINS_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
 
     def _furnish(self, made: InstanceFolder, habits: dict[str, float | bool]) -> None:
         made.home.mkdir()

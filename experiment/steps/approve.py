@@ -8,7 +8,8 @@ from decimal import Decimal
 from experiment.approval.grants import GRANTED, Bounds, Grant
 from experiment.errors import ContractInvalid
 from experiment.ledger import Evidence
-from experiment.money.amounts import shown, worst_case
+from experiment.money.amounts import affordable_seconds, shown, worst_case
+from experiment.money.deadlines import deadlines
 from experiment.money.limits import load_limits
 from experiment.steps.session import Session
 
@@ -94,6 +95,7 @@ def approve(session: Session) -> Evidence:
         grant.bounds.max_total, grant.bounds.max_hours, grant.bounds.max_price_per_hour
     )
     if not session.is_done("approve"):
+        _must_buy_a_training(session, grant)
         limits.check(
             job=session.job,
             currency=grant.bounds.currency,
@@ -103,5 +105,18 @@ def approve(session: Session) -> Evidence:
         )
     inputs = {"grant": grant.grant_id, "digests": session.digests()}
     return session.controller.once("approve", inputs, lambda _begun: grant.as_evidence())
+
+
+def _must_buy_a_training(session: Session, grant: Grant) -> None:
+    """Refused before renting: money that would not outlast the winding down."""
+    deadlines(
+        affordable_seconds(
+            grant.bounds.max_total,
+            session.rentals.spent(run_id=session.run_id),
+            Decimal(0),
+            grant.bounds.max_price_per_hour,
+            grant.bounds.max_hours,
+        )
+    )
 
 

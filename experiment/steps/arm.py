@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from experiment.errors import CharterError, HostUnreachable, RemoteStepFailed
+from experiment.errors import CharterError, Fenced, HostUnreachable, RemoteStepFailed, Uncertain
 from experiment.hosts.agent_door import AgentDoor, find_python
 from experiment.hosts.connect import connect as connect_host
 from experiment.ledger import Evidence
@@ -30,16 +30,26 @@ def arm(session: Session) -> Evidence:
         HostNotStopped: ... and could not be stopped.
     """
     try:
-        door, hello = _reach(session)
-    except HostUnreachable as error:
-        money_stop(session, session.rental, by="not armed within 10 minutes of running")
+        return _arm(session)
+    except (Fenced, Uncertain):
+        # The host is another controller's now, or nobody knows: neither is ours to stop.
+        raise
+    except CharterError as error:
+        if session.is_done("arm"):
+            # It has a watchdog from before: that one decides.
+            raise
+        money_stop(session, session.rental, by=f"could not be armed: {error.what}")
         raise RemoteStepFailed(
             "the host could not be armed and was stopped",
             str(session.rental.instance),
-            expected=f"an agent within {ARMED_WITHIN_SECONDS:.0f} s of running",
-            found=str(error),
-            hint=f"charter resume {session.run_id}",
+            found=error.line(),
+            hint=f"charter run again rents another; {error.hint}".rstrip("; "),
+            exit_code=error.exit_code,
         ) from error
+
+
+def _arm(session: Session) -> Evidence:
+    door, hello = _reach(session)
     incarnation = {
         "instance": str(session.rental.instance),
         "boot_id": str(hello["boot_id"]),

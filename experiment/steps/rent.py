@@ -31,15 +31,14 @@ def rent(session: Session) -> Evidence:
         HostNotStopped: ... and could not be stopped.
     """
     grant = session.grant
-    reused = _reusable(session)
+    reused = None if session.is_done("rent") else _reusable(session)
     name = reused.name if reused else f"charter-{session.job}-{session.run_id}-{session.attempt}"
     host = session.run.contract["host"]
     created: list[Instance] = []
 
     def do(begun: Evidence) -> Evidence:
         if begun["reuse"]:
-            session.rentals.lease(begun["name"], session.run_id)
-            return _settle(session, session.rentals.get(begun["name"]), reused=True)
+            return _settle(session, _take_over(session, begun["name"]), reused=True)
         rental = _intend(session, begun["name"])
         gpu = session.contract.host.gpus[0]
         instance = session.provider.create(
@@ -87,7 +86,7 @@ def _reusable(session: Session) -> Rental | None:
     for rental in session.rentals.live():
         if rental.provider != wanted.provider or rental.status != book.OPEN:
             continue
-        holders = session.rentals.leased(rental.name)
+        holders = [run for run in session.rentals.leased(rental.name) if _holds(session, run)]
         mine = holders == [session.run_id]
         named = wanted.reuse is not None and wanted.reuse in (rental.instance, rental.name)
         same = rental.detail.get("request") == _request_digest(session)
@@ -96,6 +95,21 @@ def _reusable(session: Session) -> Rental | None:
             if state == "running":
                 return rental
     return None
+
+
+def _holds(session: Session, run_id: str) -> bool:
+    """Whether the run's lease is live: one that ended leaves its host to the next run of the job,
+    which is what it is held for."""
+    run = session.ledger.run(run_id)
+    return not (run.finished and run.job == session.job and run_id != session.run_id)
+
+
+def _take_over(session: Session, name: str) -> Rental:
+    for run_id in session.rentals.leased(name):
+        if not _holds(session, run_id):
+            session.rentals.release_lease(name, run_id)
+    session.rentals.lease(name, session.run_id)
+    return session.rentals.get(name)
 
 
 def _request_digest(session: Session) -> str:

@@ -15,8 +15,10 @@ from remote.agent.process import DATA_ROOT_TAG
 
 NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-# What belongs to the login that happened to start the job, not to the job.
+# What belongs to the login or the controller that happened to start the job, not to the job.
 SESSION_PREFIXES = ("SSH_", "CHARTER_", "AUTODL_", "PREFECT_")
+# ... but a host's own marks stay: its provider finds its processes by them.
+HOST_PREFIXES = ("CHARTER_INSTANCE", "CHARTER_BASE")
 SESSION_NAMES = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "OLDPWD", "PWD", "TMUX", "STY")
 
 
@@ -35,7 +37,8 @@ def job_environment(request: Mapping[str, Any], layout: Layout, run_root: Path) 
     values = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(SESSION_PREFIXES) and name not in SESSION_NAMES
+        if name.startswith(HOST_PREFIXES)
+        or not (name.startswith(SESSION_PREFIXES) or name in SESSION_NAMES)
     }
     values.update(_hub_settings(layout))
     values["PYTHONUNBUFFERED"] = "1"

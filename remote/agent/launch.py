@@ -24,13 +24,14 @@ from remote.agent.launch_tree import latest_record, members
 from remote.agent.layout import Layout, RunRoot
 from remote.agent.pack import self_argv
 from remote.agent.process import DATA_ROOT_TAG, LAUNCH_TAG, alive, tagged
+from remote.agent.stop import exit_record
 
 START_TIMEOUT_SECONDS = 60.0
 LOCK_WAIT_SECONDS = 90.0
 HEARTBEAT_SECONDS = 5.0
 SAMPLE_SECONDS = 15.0
 HISTORY_LINES = 4000
-GRACE_SECONDS = 30.0
+GRACE_SECONDS = 20.0
 # Shorter values ("1", "true") stand in any command line by chance.
 SHORTEST_SECRET = 8
 
@@ -56,12 +57,15 @@ def run(request: Dict[str, Any], layout: Layout) -> Dict[str, Any]:
     """Start the trainer and say which process it is.
 
     Request: `argv`, `cwd`, `env`, `run_root`, `python`, `model_path`, `runtime_quantization`,
-    `artifacts`, `payload_sha256`, `grace_seconds`, `secrets` (names and values; they reach the
-    trainer's environment and no file), optional `heartbeat_seconds`, `sample_seconds`.
+    `artifacts`, `payload_sha256`, `secrets` (names and values; they reach the trainer's
+    environment and no file), `grace_seconds` (how long to wait for the trainer's first output),
+    optional `heartbeat_seconds`, `sample_seconds`.
 
     Evidence: `{request_id, pid, start, boot_id, supervisor: {pid, start, boot_id}, argv, log,
-    run_root, started_at, log_offset, log_bytes, payload_sha256, gpu_processes}`. `log_bytes` is
-    the log's size with our own header: only growth beyond it shows that the trainer writes.
+    run_root, started_at, log_offset, log_bytes, payload_sha256, log_grown, exit_record,
+    gpu_processes}`. `log_bytes` is the log's size with our own header: only growth beyond it
+    shows that the trainer writes. A trainer that has ended within the grace has an `exit_record`
+    here; that is no error of the launch.
 
     Raises:
         AgentError: busy while a process of this job lives; guard_refused when the paid training
@@ -79,18 +83,35 @@ def run(request: Dict[str, Any], layout: Layout) -> Dict[str, Any]:
             _set_aside(root)
             known = _start(request, layout, root, lock)
             watchdog_state.note_launch(layout)
-    _refuse_unstarted(root, known)
+    grace = request.get("grace_seconds")
+    ended = _await_proof(root, known, GRACE_SECONDS if grace is None else float(grace))
+    _refuse_unstarted(known, ended)
     evidence = {name: known.get(name) for name in EVIDENCE}
+    evidence["log_grown"] = _log_grown(root, known)
+    evidence["exit_record"] = ended
     evidence["gpu_processes"] = resources.gpu_processes()
     return evidence
 
 
-def _refuse_unstarted(root: RunRoot, record: Mapping[str, Any]) -> None:
+def _await_proof(
+    root: RunRoot, record: Mapping[str, Any], seconds: float
+) -> Optional[Dict[str, Any]]:
+    """Wait until the trainer has written something, has ended, or the grace is over; its exit
+    record when it has ended."""
+    give_up_at = time.monotonic() + seconds
+    while alive(record) and not _log_grown(root, record) and time.monotonic() < give_up_at:
+        time.sleep(0.05)
+    return exit_record(root, record)
+
+
+def _log_grown(root: RunRoot, record: Mapping[str, Any]) -> bool:
+    """Our own header is no growth."""
+    return root.log.exists() and root.log.stat().st_size > int(record["log_bytes"])
+
+
+def _refuse_unstarted(record: Mapping[str, Any], ended: Optional[Mapping[str, Any]]) -> None:
     """The supervisor got the trainer's process but the program could not be started in it."""
-    ended = read_json_or_none(root.exit_record)
-    if not ended or ended.get("request_id") != record["request_id"]:
-        return
-    if ended.get("start_problem"):
+    if ended and ended.get("start_problem"):
         raise AgentError(
             "remote_step_failed",
             f"trainer did not start: {record['argv'][0]!r}: {ended['start_problem']}",
@@ -184,7 +205,6 @@ def _start(request: Mapping[str, Any], layout: Layout, root: RunRoot, lock: int)
             "runtime_quantization": request.get("runtime_quantization"),
             "artifacts": request.get("artifacts") or [],
             "payload_sha256": request.get("payload_sha256"),
-            "grace_seconds": float(request.get("grace_seconds") or GRACE_SECONDS),
             "run_root": str(root.path),
             "log": str(root.log),
             "log_offset": offset,

@@ -23,6 +23,8 @@ DEAD_STATES = ("Z", "X", "x")
 # What a trainer and everything it starts carry; see `job_environment`.
 LAUNCH_TAG = "CHARTER_LAUNCH"
 DATA_ROOT_TAG = "CHARTER_DATA_ROOT"
+# What a host that shares its machine with others gives to everything it runs, logins too.
+INSTANCE_TAG = "CHARTER_INSTANCE_TOKEN"
 
 
 class Facts(NamedTuple):

@@ -22,7 +22,7 @@ GRACE_SECONDS = 30.0
 def run(request: Dict[str, Any], layout: Layout) -> Dict[str, Any]:
     """TERM, and KILL after the grace only when `force` is set.
 
-    Request: `run_root`, `force`, `grace_seconds` (default: what the launch named). Evidence
+    Request: `run_root`, `force`, `grace_seconds` (default 30). Evidence
     `{signalled: [{pid, group, signal}], exited, remaining: [pid], exit_record}`. A run that is
     over gives `signalled: []` and `exited: true`.
 
@@ -37,16 +37,15 @@ def run(request: Dict[str, Any], layout: Layout) -> Dict[str, Any]:
             f"nothing was launched in run root {str(root.path)!r}",
             "check the run id, or launch first",
         )
-    grace = request.get("grace_seconds")
-    if grace is None:
-        grace = record.get("grace_seconds", GRACE_SECONDS)
+    wanted = request.get("grace_seconds")
+    grace = GRACE_SECONDS if wanted is None else float(wanted)
     watched = alive(record.get("supervisor"))
     lived = bool(members(record))
     signalled: List[Dict[str, Any]] = []
     if lived:
         ask_to_stop(root, record, "stop", signal.SIGTERM)
         signalled += signal_members(record, signal.SIGTERM)
-        _wait_gone(record, float(grace))
+        _wait_gone(record, grace)
     if request.get("force") and members(record):
         ask_to_stop(root, record, "stop", signal.SIGKILL)
         signalled += _kill_all(record)

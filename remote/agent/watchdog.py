@@ -24,6 +24,7 @@ from remote.agent.guard import Guard, only_one
 from remote.agent.layout import Layout
 from remote.agent.pack import self_argv
 from remote.agent.process import DATA_ROOT_TAG, LAUNCH_TAG, alive, send
+from remote.agent.ssh_sessions import default_scope
 from remote.agent.watchdog_rules import State
 
 ACKNOWLEDGE_SECONDS = 30.0
@@ -44,7 +45,9 @@ def arm(request: Dict[str, Any], layout: Layout) -> Dict[str, Any]:
     if not isinstance(asked, dict):
         raise usage(f"request.watchdog: expected an object, found {type(asked).__name__}")
     with watchdog_state.changing(layout) as memory:
-        memory.state, refused = watchdog_rules.arm(memory.state, asked, watchdog_state.present())
+        memory.state, refused = watchdog_rules.arm(
+            memory.state, {"sessions": default_scope(), **asked}, watchdog_state.present()
+        )
         number = int(memory.state["armed"])
     state = _acknowledged(layout, number)
     check = state["self_check"]

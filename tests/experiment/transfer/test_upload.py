@@ -78,7 +78,7 @@ def test_what_is_missing_is_sent_and_read_back(
     """All arrive; again, nothing is sent; after damage on the host, just that file."""
     door = placed(host, tmp_path)
     seen: dict[str, int] = {}
-    first = upload(door, items, REF, lambda name, sent, total: seen.update({name: sent}))
+    first = upload(door, items, REF, lambda name, sent, _: seen.update({name: sent}))
     assert [entry["sent"] for entry in first["files"]] == [True, True, True]
     assert first["bytes_sent"] == 3_000_010
     assert seen["it's large"] == 3_000_000

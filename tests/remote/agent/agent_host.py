@@ -112,6 +112,7 @@ class AgentHost:
         return {
             "argv": ["bash", "-c", script],
             "cwd": str(self.project),
+            "grace_seconds": 0,
             "heartbeat_seconds": 0.2,
             "sample_seconds": 0.5,
             **fields,

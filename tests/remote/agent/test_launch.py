@@ -63,6 +63,21 @@ def test_trainer_output_is_proof_of_a_start(host: AgentHost) -> None:
     assert status["log"]["grown"] == len("started\n")
 
 
+def test_answer_waits_for_the_first_output(host: AgentHost) -> None:
+    """Within the grace the launch is answered when the trainer has written something itself."""
+    evidence = host.launch("sleep 0.5; echo started; sleep 60", grace_seconds=20)
+    assert evidence["log_grown"] is True
+    assert evidence["exit_record"] is None
+    assert host.log_lines() == ["started"]
+
+
+def test_trainer_that_ends_at_once(host: AgentHost) -> None:
+    """A silent trainer that ends within the grace is answered with its exit record."""
+    evidence = host.launch("exit 9", grace_seconds=20)
+    assert evidence["log_grown"] is False
+    assert evidence["exit_record"]["exit_code"] == 9
+
+
 def test_second_launch_with_a_live_process_is_refused(host: AgentHost) -> None:
     """Another request for the same job starts nothing while the trainer lives."""
     first = host.launch(LONG)
@@ -248,9 +263,13 @@ def test_earlier_attempt_is_still_answered(host: AgentHost) -> None:
     assert host.do("launch", **fields)["pid"] == first["pid"]
 
 
-def test_environment_of_the_trainer(host: AgentHost) -> None:
-    """The names of the job contract reach the trainer, with its own Python first on PATH."""
+def test_environment_of_the_trainer(host: AgentHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of the job contract and the host's marks reach the trainer, the controller's
+    own variables don't."""
     (host.project / "src").mkdir()
+    monkeypatch.setenv("CHARTER_INSTANCE_TOKEN", "of-the-host")
+    monkeypatch.setenv("CHARTER_LEDGER_URL", "postgresql://user:password@team")
+    monkeypatch.setenv("PREFECT_API_KEY", "of-the-controller")
     evidence = host.launch(
         "env -0 > env.bin",
         model_path="/models/tiny",
@@ -281,5 +300,8 @@ def test_environment_of_the_trainer(host: AgentHost) -> None:
         "CHARTER_ATTEMPT": "1",
         "HF_ENDPOINT": "https://mirror",
         "OMP_NUM_THREADS": "1",
+        "CHARTER_INSTANCE_TOKEN": "of-the-host",
+        "CHARTER_LEDGER_URL": None,
+        "PREFECT_API_KEY": None,
     }
     assert {name: held.get(name) for name in expected} == expected

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from remote.agent.layout import Layout
-from remote.agent.process import DATA_ROOT_TAG, environment
-from remote.agent.ssh_sessions import LOGIN, interactive
+from remote.agent.process import DATA_ROOT_TAG, INSTANCE_TAG, environment
+from remote.agent.ssh_sessions import LOGIN, default_scope, interactive
 from tests.remote.agent.agent_host import wait_for
 
 
@@ -44,6 +44,19 @@ def test_tagged_login_counts(layout: Layout) -> None:
         assert interactive(layout, "tagged")
         assert interactive(layout, "any")
     assert not interactive(layout, "tagged")
+
+
+def test_login_through_the_hosts_own_server(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where hosts share a machine, a login counts for the instance whose token it carries."""
+    assert default_scope() == "any"
+    monkeypatch.setenv(INSTANCE_TAG, "one")
+    assert default_scope() == "tagged"
+    with terminal(SSH_TTY="/dev/pts/9", **{INSTANCE_TAG: "another"}):
+        assert not interactive(layout, default_scope())
+    with terminal(SSH_TTY="/dev/pts/9", **{INSTANCE_TAG: "one"}):
+        assert interactive(layout, default_scope())
 
 
 def test_foreign_login_counts_only_on_a_host_of_its_own(layout: Layout) -> None:
