@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         given, words = _take_globals(words)
         home = Home.find(given)
+        # Nothing is written outside the home, matplotlib's font list included.
+        os.environ.setdefault("MPLCONFIGDIR", str(home.cache / "matplotlib"))
         answer = build()(
             words, prog_name="charter", standalone_mode=False, obj=Session(home, output)
         )

@@ -1,8 +1,8 @@
 """Named points that production code passes, where a test may kill or stop the process.
 
-`CHARTER_FAULT=kill:rent.effect` (SIGKILL) or `stop:rent.effect` (SIGSTOP) acts at that point once;
-the marker file named by `CHARTER_FAULT_ONCE` keeps a second process from doing it again. Without
-the variable a point costs one dictionary look-up. The points of a step are `STEP.before` (nothing
+`CHARTER_FAULT=kill:rent.effect` (SIGKILL) or `stop:rent.effect` (SIGSTOP) acts at that point.
+`CHARTER_FAULT=@FILE` reads the same words from a file and uses it up, so that a runner's later
+processes pass. Without the variable a point costs one dictionary look-up. The points of a step are `STEP.before` (nothing
 recorded), `STEP.intent` (intent recorded, effect not begun), `STEP.effect` (effect happened, not
 recorded) and `STEP.after` (recorded).
 """
@@ -21,13 +21,15 @@ def reached(point: str) -> None:
     wanted = os.environ.get("CHARTER_FAULT")
     if not wanted:
         return
+    file = Path(wanted[1:]) if wanted.startswith("@") else None
+    if file is not None:
+        try:
+            wanted = file.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return
     action, _, where = wanted.partition(":")
     if where != point or action not in _SIGNALS:
         return
-    marker = os.environ.get("CHARTER_FAULT_ONCE")
-    if marker:
-        try:
-            Path(marker).touch(exist_ok=False)
-        except FileExistsError:
-            return
+    if file is not None:
+        file.unlink()
     os.kill(os.getpid(), _SIGNALS[action])

@@ -50,10 +50,14 @@ torch_build() {
         echo chosen
     elif [ "$(uname -s)" != Linux ] || [ "$(uname -m)" != x86_64 ]; then
         echo default
-    elif "$folder/bin/python" -m pip index versions torch 2>/dev/null | grep -qF "$torch_pin+cpu"; then
-        echo cpu
     else
-        echo cuda
+        # Read whole before it is searched: a closed pipe would look like an index without it.
+        local offered
+        offered=$("$folder/bin/python" -m pip index versions torch 2>/dev/null || true)
+        case $offered in
+        *"$torch_pin+cpu"*) echo cpu ;;
+        *) echo cuda ;;
+        esac
     fi
 }
 

@@ -92,9 +92,7 @@ class AgentDoor:
             is spoken to. None: this Charter's own, which `place` sends.
     """
 
-    def __init__(
-        self, host: Host, data_root: str, python: str, sha256: str | None = None
-    ) -> None:
+    def __init__(self, host: Host, data_root: str, python: str, sha256: str | None = None) -> None:
         self.host = host
         self.data_root = data_root.rstrip("/")
         self.python = python

@@ -7,13 +7,11 @@ program that reads stdin. Fabric opens the connection, through `connection.open_
 from __future__ import annotations
 
 import contextlib
-import errno
 import posixpath
 import shlex
 import signal
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from paramiko.common import cMSG_CHANNEL_REQUEST
 from experiment.errors import HostUnreachable, RemoteStepFailed, StepTimeout, UsageError
 from experiment.hosts.base import LONGEST_COMMAND_BYTES, Completed, Endpoint, Progress
 from experiment.hosts.connection import open_connection, unreachable
-from experiment.hosts.local import not_written
+from experiment.hosts.sftp import SftpFiles, left
 
 LOGIN_SECONDS = 30.0
 CHANNEL_SECONDS = 15.0
@@ -46,8 +44,7 @@ class SshHost:
         self._endpoint = endpoint
         self._opening = threading.Lock()
         self._connection: Connection | None = None
-        self._sftp_lock = threading.Lock()
-        self._sftp: Any = None
+        self._files = SftpFiles(self._open_channel)
 
     @property
     def address(self) -> str:
@@ -64,20 +61,12 @@ class SshHost:
         return self._execute(argv, b"", sink, timeout)
 
     def write(self, data: bytes, remote: str, *, timeout: float = 60, mode: int = 0o644) -> None:
-        part = f"{remote}.{uuid.uuid4().hex[:8]}.part"
-        with self._files(timeout) as sftp, self._refusals(remote):
-            with _create(sftp, part) as target:
-                target.chmod(mode)
-                target.set_pipelined(True)
-                target.write(data)
-            sftp.posix_rename(part, remote)
+        with self._within(timeout):
+            self._files.write(data, remote, mode, time.monotonic() + timeout)
 
     def read(self, remote: str, *, timeout: float = 60) -> bytes:
-        with self._files(timeout) as sftp, self._refusals(remote), sftp.open(remote, "rb") as file:
-            size = file.stat().st_size or 0
-            if size > PACKET_BYTES:
-                file.prefetch(size)
-            return bytes(file.read())
+        with self._within(timeout):
+            return self._files.read(remote, time.monotonic() + timeout)
 
     def put(
         self, local: Path, remote: str, *, timeout: float, progress: Progress | None = None
@@ -85,29 +74,18 @@ class SshHost:
         deadline = time.monotonic() + timeout
         part = f"{remote}.part"
         total = local.stat().st_size
-        with open(local, "rb") as source:
-            self._make_folder(posixpath.dirname(remote), timeout)
-            with self._within(timeout):
-                # dd is everywhere, takes a path as an argument and needs no shell redirection.
-                channel = self._start(["dd", f"of={part}", "bs=1048576"], deadline)
-                with contextlib.closing(channel):
-                    self._feed_file(channel, source, total, deadline, progress)
-                    self._check_copy(channel, remote, deadline)
-        with self._files(_left(deadline)) as sftp, self._refusals(remote):
-            found = sftp.stat(part).st_size
-            if found != total:
-                raise HostUnreachable(
-                    "transfer was cut",
-                    remote,
-                    expected=f"{total} bytes",
-                    found=f"{found} bytes",
-                    hint="send the file again",
-                )
-            sftp.posix_rename(part, remote)
+        with open(local, "rb") as source, self._within(timeout):
+            self._files.make_folder(posixpath.dirname(remote), deadline)
+            # dd is everywhere, takes a path as an argument and needs no shell redirection.
+            channel = self._start(["dd", f"of={part}", "bs=1048576"], deadline)
+            with contextlib.closing(channel):
+                self._feed_file(channel, source, total, deadline, progress)
+                self._check_copy(channel, remote, deadline)
+            self._files.finish(part, remote, total, deadline)
 
     def close(self) -> None:
         with self._opening:
-            connection, self._connection, self._sftp = self._connection, None, None
+            connection, self._connection = self._connection, None
         if connection is not None:
             connection.client.close()
 
@@ -121,8 +99,8 @@ class SshHost:
                 try:
                     while chunk := channel.recv(READ_BYTES):
                         _call(sink, chunk)
-                        channel.settimeout(_left(deadline))
-                    ended = channel.status_event.wait(_left(deadline))
+                        channel.settimeout(left(deadline))
+                    ended = channel.status_event.wait(left(deadline))
                 except TimeoutError:
                     ended = False
                 except BaseException:
@@ -144,7 +122,7 @@ class SshHost:
                 hint="send the data on stdin or in a file",
             )
         channel = self._open_channel(deadline)
-        channel.settimeout(_left(deadline))
+        channel.settimeout(left(deadline))
         channel.exec_command(command)
         return channel
 
@@ -152,7 +130,7 @@ class SshHost:
         """A channel on the pooled connection, or on a new one when that turns out to be dead."""
         transport, pooled = self._transport(deadline)
         # Half of the time at most, so that a new login can still follow.
-        patience = min(CHANNEL_SECONDS, _left(deadline) / 2 if pooled else _left(deadline))
+        patience = min(CHANNEL_SECONDS, left(deadline) / 2 if pooled else left(deadline))
         try:
             return transport.open_session(timeout=patience)
         except paramiko.ChannelException:
@@ -162,18 +140,18 @@ class SshHost:
             if not pooled:
                 raise
         transport, _ = self._transport(deadline)
-        return transport.open_session(timeout=min(CHANNEL_SECONDS, _left(deadline)))
+        return transport.open_session(timeout=min(CHANNEL_SECONDS, left(deadline)))
 
     def _transport(self, deadline: float) -> tuple[Any, bool]:
         """The live transport, and whether it was there already; opened once under the lock."""
-        if not self._opening.acquire(timeout=_left(deadline)):
+        if not self._opening.acquire(timeout=left(deadline)):
             raise TimeoutError("another call is still opening the connection")
         try:
             if self._connection is not None and self._connection.transport.is_active():
                 return self._connection.transport, True
-            self._connection = self._sftp = None
+            self._connection = None
             self._connection = open_connection(
-                self._endpoint, timeout=min(LOGIN_SECONDS, _left(deadline))
+                self._endpoint, timeout=min(LOGIN_SECONDS, left(deadline))
             )
             return self._connection.transport, False
         finally:
@@ -201,56 +179,13 @@ class SshHost:
         if connection is not None:
             connection.transport.close()
 
-    @contextlib.contextmanager
-    def _files(self, timeout: float) -> Iterator[Any]:
-        """The SFTP session, for one thread at a time: paramiko's client mixes up answers."""
-        deadline = time.monotonic() + timeout
-        with self._within(timeout):
-            if not self._sftp_lock.acquire(timeout=timeout):
-                raise TimeoutError("another file transfer is still under way")
-            try:
-                self._transport(deadline)  # opens it again after a cut
-                if self._sftp is None or self._sftp.get_channel().closed:
-                    self._sftp = self._open_sftp(deadline)
-                self._sftp.get_channel().settimeout(_left(deadline))
-                yield self._sftp
-            except TimeoutError:
-                # An answer that comes late would be taken for the next call's.
-                self._sftp = None
-                raise
-            finally:
-                self._sftp_lock.release()
-
-    def _open_sftp(self, deadline: float) -> Any:
-        channel = self._open_channel(deadline)
-        channel.settimeout(_left(deadline))
-        channel.invoke_subsystem("sftp")
-        return paramiko.SFTPClient(channel)
-
-    @contextlib.contextmanager
-    def _refusals(self, remote: str) -> Iterator[None]:
-        """What the host's file system says no to is the host's answer, not a broken link."""
-        try:
-            yield
-        except (FileNotFoundError, TimeoutError):
-            raise
-        except OSError as error:
-            connection = self._connection
-            if connection is None or not connection.transport.is_active():
-                raise
-            raise not_written(remote, error) from error
-
-    def _make_folder(self, folder: str, timeout: float) -> None:
-        with self._files(timeout) as sftp, self._refusals(folder):
-            _make_folders(sftp, folder)
-
     def _feed_file(
         self, channel: Any, source: Any, total: int, deadline: float, progress: Progress | None
     ) -> None:
         sent = 0
         try:
             while block := source.read(32 * PACKET_BYTES):
-                channel.settimeout(_left(deadline))
+                channel.settimeout(left(deadline))
                 _send(channel, block)
                 sent += len(block)
                 if progress:
@@ -265,12 +200,12 @@ class SshHost:
                 raise
 
     def _check_copy(self, channel: Any, remote: str, deadline: float) -> None:
-        if not channel.status_event.wait(_left(deadline)):
+        if not channel.status_event.wait(left(deadline)):
             _terminate(channel)
             raise self._too_late(["dd"], deadline)
         code = self._exit_code(channel)
         if code:
-            channel.settimeout(_left(deadline))
+            channel.settimeout(left(deadline))
             said = channel.recv_stderr(4096).decode("utf-8", "replace").strip()
             raise RemoteStepFailed(
                 "file not written on the host",
@@ -329,11 +264,6 @@ def _call(function: Callable[..., None], *arguments: Any) -> None:
         raise _CallerFailed(error) from error
 
 
-def _left(deadline: float) -> float:
-    """Seconds left, never so few that a socket call would mean "do not wait"."""
-    return max(0.05, deadline - time.monotonic())
-
-
 def _send(channel: Any, data: bytes) -> None:
     # `sendall` copies what is left for each packet: quadratic in the block's size.
     for start in range(0, len(data), PACKET_BYTES):
@@ -387,36 +317,3 @@ def _terminate(channel: Any) -> None:
     message.add_string("TERM")
     with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
         channel.transport._send_user_message(message)
-
-
-def _create(sftp: Any, path: str) -> Any:
-    try:
-        return sftp.open(path, "wb")
-    except FileNotFoundError:
-        _make_folders(sftp, posixpath.dirname(path))
-    try:
-        return sftp.open(path, "wb")
-    except FileNotFoundError as error:
-        raise NotADirectoryError(errno.ENOTDIR, "a file is where a folder should be") from error
-
-
-def _make_folders(sftp: Any, folder: str) -> None:
-    missing = []
-    while folder not in ("", "/") and not _is_there(sftp, folder):
-        missing.append(folder)
-        folder = posixpath.dirname(folder)
-    for name in reversed(missing):
-        try:
-            sftp.mkdir(name)
-        except OSError:
-            # Somebody else may have made it meanwhile.
-            if not _is_there(sftp, name):
-                raise
-
-
-def _is_there(sftp: Any, path: str) -> bool:
-    try:
-        sftp.stat(path)
-    except FileNotFoundError:
-        return False
-    return True

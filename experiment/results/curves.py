@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
 from remote.agent.metrics import read_metrics
 
 # The order on the page, and what a number means.
@@ -80,6 +77,10 @@ def read_curves(metrics: Path) -> list[Curve]:
 
 def draw(curve: Curve) -> str:
     """The curve as an `<svg>` element without size or colours of its own."""
+    # Half a second, which commands that only look must not pay.
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     steps, values = _thinned(curve.steps, curve.values)
     # The salt makes the element ids differ between the pictures of a page, and stay the same
     # from one rendering to the next.

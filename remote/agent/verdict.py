@@ -9,6 +9,7 @@ Rules, first match:
     live process, fresh log                          RUNNING
     live process, stale log, busy GPU                RUNNING    silent_hang when no step either
     live process, stale log, idle GPU                RUNNING    stalled
+    no process, no record, supervisor alive          RUNNING    it is about to write the record
     no process, no record, failure in the log        FAILED
     no process, no record, a log                     STOPPED    needs a person; state PARTIAL
     nothing                                          UNKNOWN
@@ -119,6 +120,9 @@ def _judge(seen: Observations) -> Tuple[str, str]:
         return _judge_ended(seen.exit_code, seen.missing)
     if seen.process_alive or seen.group_alive:
         return "RUNNING", _running_reason(seen)
+    if seen.supervisor_alive:
+        # Between the trainer's end and its record: a verdict now would be the wrong one.
+        return "RUNNING", "the trainer has ended, its supervisor is recording how"
     if seen.failure:
         return "FAILED", f"no process and no exit record; the log says: {seen.failure[:200]}"
     if seen.log_bytes is not None:

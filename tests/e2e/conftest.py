@@ -34,6 +34,7 @@ class World:
     home: Home
     contract: Path
     env: dict[str, str]
+    job: str = "tiny"
 
     def controller(self, **extra: str) -> subprocess.Popen[str]:
         """A controller process; `extra` goes into its environment."""
@@ -57,7 +58,7 @@ class World:
         return Ledger.open(self.home)
 
     def run(self) -> RunRow:
-        found = self.ledger().newest("tiny")
+        found = self.ledger().newest(self.job)
         assert found is not None
         return found
 
@@ -65,11 +66,26 @@ class World:
         return self.ledger().entries(self.run().run_id)
 
     def rentals(self) -> list[Rental]:
-        return Rentals(self.ledger()).all()
+        return [r for r in Rentals(self.ledger()).all() if r.job == self.job]
+
+    def instances(self) -> list[str]:
+        """The states of every instance that was ever made for this job."""
+        found = get_provider("local", self.home, SystemClock()).list()
+        return [i.state for i in found if i.name.startswith(f"charter-{self.job}-2")]
 
     def results(self) -> Path:
         run = self.run()
         return self.home.results(run.job, run.run_id)
+
+    def states(self) -> list[str]:
+        return [e["to"] for e in self.entries() if e["to"]]
+
+    def host_pids(self) -> list[int]:
+        """The trainer's PIDs, as it wrote them down itself on the host."""
+        run = self.run()
+        (root,) = self.home.hosts.glob(f"*/data/runs/{run.job}/{run.run_id}")
+        file = root / "launched.txt"
+        return [int(word) for word in file.read_text().split()] if file.exists() else []
 
     def set(self, old: str, new: str) -> None:
         """Change the contract's text; the old text must be there."""
@@ -87,8 +103,7 @@ class World:
             "SHUTDOWN",
         ]
         assert [(r.kept, r.status) for r in self.rentals()] == [(True, "closed")]
-        instances = get_provider("local", self.home, SystemClock()).list()
-        assert [i.state for i in instances] == ["off"]
+        assert self.instances() == ["off"]
         assert len((self.results() / "launched.txt").read_text().split()) == launches
         report = verify_path(self.results())
         assert report["ok"], report["broken"]

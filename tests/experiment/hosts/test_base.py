@@ -38,13 +38,10 @@ ENDINGS = [
 ]
 
 
-@pytest.mark.parametrize("word", HOSTILE)
-def test_arguments_arrive_unchanged(host: Host, word: str) -> None:
+def test_arguments_arrive_unchanged(host: Host) -> None:
     """Quoting is done once, and nothing in an argument is ever read by a shell."""
-    done = host.run(
-        [sys.executable, "-c", "import sys; print(ascii(sys.argv[1:]))", word, "end"], timeout=20
-    )
-    assert done.stdout.decode() == f"{[word, 'end']!a}\n"
+    done = host.run(["printf", r"%s\0", *HOSTILE], timeout=20)
+    assert done.stdout.decode().split("\0") == [*HOSTILE, ""]
 
 
 @pytest.mark.parametrize(("argv", "code"), ENDINGS)

@@ -43,6 +43,13 @@ TABLE = [
     ("trainer gone, workers live", GONE._replace(group_alive=3), "RUNNING", []),
     ("nobody watches it", LIVE._replace(supervisor_alive=False), "RUNNING", ["unsupervised"]),
     ("old failure in the log of a live run", LIVE._replace(failure="boom"), "RUNNING", []),
+    # between the trainer's end and its record
+    (
+        "supervisor at the record",
+        GONE._replace(failure="ValueError: x", supervisor_alive=True),
+        "RUNNING",
+        [],
+    ),
     # nobody there, no record
     ("failure in the log", GONE._replace(failure="ValueError: x"), "FAILED", []),
     ("a log", GONE, "STOPPED", ["needs_human"]),
