@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from deployments.environment import POLL_SECONDS, connect
 from deployments.manifest import MANIFEST, RUNNERS, Entry, read_manifest
-from deployments.server import ready_file
+from deployments.starting import ready_file
 from experiment.errors import UsageError
 from experiment.paths import Home
 from remote.agent.files import write_json
@@ -90,7 +90,7 @@ def deployment_of(entry: Entry) -> RunnerDeployment:
         enforce_parameter_schema=options.get("enforce_parameter_schema", True),
         concurrency_limit=ConcurrencyLimitConfig(**limit) if isinstance(limit, dict) else limit,
         schedules=[Schedule(**_schedule(each)) for each in options.get("schedules") or ()],
-        triggers=triggers.validate_python(options.get("triggers") or []),
+        triggers=[*triggers.validate_python(options.get("triggers") or [])],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
 

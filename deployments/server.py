@@ -6,12 +6,7 @@ and nothing else. Neither touches a host: a training goes on without any of thes
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import socket
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,33 +14,36 @@ from pathlib import Path
 from deployments import services
 from deployments.environment import (
     LOOPBACK,
-    api_password,
     api_url,
     client_environment,
     connect,
     password_file,
-    process_environment,
 )
-from deployments.manifest import MANIFEST, RUNNERS, fingerprint, read_manifest
+from deployments.loopback import answers
+from deployments.manifest import MANIFEST, RUNNERS, read_manifest
+from deployments.starting import (
+    RUNNER_GRACE_SECONDS,
+    RUNNER_SECONDS,
+    SERVER,
+    SERVER_SECONDS,
+    await_runner,
+    await_server,
+    ready_file,
+    ready_pid,
+    start_runners,
+    start_server,
+)
 from experiment.checks.outcome import Outcome, Status
 from experiment.clock import Clock, SystemClock
-from experiment.errors import Busy, CharterError, StepTimeout
+from experiment.errors import Busy, StepTimeout
 from experiment.paths import Home
 from remote.agent.errors import AgentError
-from remote.agent.files import read_json_or_none
 from remote.agent.locks import locked
 
 __all__ = ["Ended", "Server", "client_environment", "connect", "down", "examine", "inspect", "up"]
 
-SERVER = "server"
-SERVER_SECONDS = 180.0  # the first start creates the database; 8 to 14 s on an idle machine
-RUNNER_SECONDS = 120.0
-ANSWER_SECONDS = 3.0
 LOCK_SECONDS = SERVER_SECONDS + RUNNER_SECONDS
-RUNNER_GRACE_SECONDS = 45.0  # Prefect gives each of its flow processes 30
 SERVER_GRACE_SECONDS = 15.0
-POLL_SECONDS = 0.2
-PORT_TRIES = 3
 
 Progress = Callable[[str], None]
 
@@ -114,14 +112,13 @@ def up(
         if server is None:
             _end_runners(home, clock)
             progress("starting the Prefect server (about 10 s)")
-            server = _start_server(home, clock)
+            server = start_server(home, clock)
             started.append(SERVER)
         port = int(server.details["port"])
-        started += _start_runners(home, port, manifest, clock)
-        _await_server(home, server, clock)
+        started += start_runners(home, port, manifest, clock)
         progress("waiting for the runners")
         for name in RUNNERS:
-            _await_runner(home, name, clock)
+            await_runner(home, name, clock)
         return _look(home, tuple(started))
 
 
@@ -189,8 +186,8 @@ def _look(home: Home, started: tuple[str, ...]) -> Server:
         dashboard=f"http://{LOOPBACK}:{port}/" if server else "",
         password_file=password_file(home),
         pid=server.pid if server and alive else None,
-        runners={name: _ready_pid(home, name) for name in RUNNERS},
-        answers=alive and _answers(home, port),
+        runners={name: ready_pid(home, name) for name in RUNNERS},
+        answers=alive and answers(home, port),
         started=started,
     )
 
@@ -200,166 +197,11 @@ def _running_server(home: Home, clock: Clock) -> services.Service | None:
     server = services.recorded(home, SERVER)
     if server is not None and server.alive:
         with contextlib.suppress(StepTimeout):
-            _await_server(home, server, clock)
+            await_server(home, server, clock)
             return server
         services.stop([server.identity], grace_seconds=SERVER_GRACE_SECONDS, clock=clock)
     services.stop(services.strays(home, SERVER), grace_seconds=SERVER_GRACE_SECONDS, clock=clock)
     return None
-
-
-def _start_server(home: Home, clock: Clock) -> services.Service:
-    """A server on the port it had before, or on a free one; tried again when the port is taken."""
-    known = services.recorded(home, SERVER)
-    wanted = int(known.details["port"]) if known else 0
-    for attempt in range(1, PORT_TRIES + 1):
-        port = _free_port(wanted)
-        server = _launch_server(home, port, clock)
-        try:
-            _await_server(home, server, clock)
-        except StepTimeout:
-            raise
-        except CharterError as error:
-            taken = any("already in use" in line for line in error.details)
-            if not taken or attempt == PORT_TRIES:
-                raise
-            wanted = 0
-        else:
-            return server
-    raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def _launch_server(home: Home, port: int, clock: Clock) -> services.Service:
-    environment = process_environment(home, port)
-    environment |= {
-        "PREFECT_SERVER_API_AUTH_STRING": api_password(home),
-        "PREFECT_SERVER_API_HOST": LOOPBACK,
-        "PREFECT_SERVER_API_PORT": str(port),
-        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-        # SQLite answers "database is locked" after the default 10 s under three parallel runs.
-        "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
-    }
-    argv = [sys.executable, "-m", "prefect", "server", "start"]
-    return services.start(
-        home,
-        SERVER,
-        [*argv, "--host", LOOPBACK, "--port", str(port)],
-        cwd=home.server,
-        environment=environment,
-        details={"port": port},
-        clock=clock,
-    )
-
-
-def _start_runners(home: Home, port: int, manifest: Path, clock: Clock) -> list[str]:
-    """Start the runners that do not run, or that serve an older prefect.yaml or another port."""
-    wanted = {"port": port, "manifest": str(manifest), "fingerprint": fingerprint(manifest)}
-    started = []
-    for name in RUNNERS:
-        known = services.recorded(home, name)
-        if known is not None and known.alive:
-            if all(known.details.get(key) == value for key, value in wanted.items()):
-                continue
-            services.stop([known.identity], grace_seconds=RUNNER_GRACE_SECONDS, clock=clock)
-        services.stop(services.strays(home, name), grace_seconds=RUNNER_GRACE_SECONDS, clock=clock)
-        ready_file(home, name).unlink(missing_ok=True)
-        services.start(
-            home,
-            name,
-            [sys.executable, "-m", "deployments.runner", name, "--manifest", str(manifest)],
-            cwd=manifest.parent,
-            environment=process_environment(home, port),
-            details=wanted,
-            clock=clock,
-        )
-        started.append(name)
-    return started
-
-
-def ready_file(home: Home, name: str) -> Path:
-    """Written by a runner once its deployments are registered: `{"pid", "deployments"}`."""
-    return home.server / f"{name}-ready.json"
-
-
-def _await_server(home: Home, server: services.Service, clock: Clock) -> None:
-    port = int(server.details["port"])
-    _await(server, lambda: _answers(home, port), SERVER_SECONDS, clock)
-
-
-def _await_runner(home: Home, name: str, clock: Clock) -> None:
-    runner = services.recorded(home, name)
-    assert runner is not None, "just started or found alive"
-    _await(runner, lambda: _ready_pid(home, name) is not None, RUNNER_SECONDS, clock)
-
-
-def _await(
-    service: services.Service, ready: Callable[[], bool], seconds: float, clock: Clock
-) -> None:
-    """Wait until it is ready, and no longer than it lives.
-
-    Raises:
-        CharterError: it ended.
-        StepTimeout: it is there and does not get ready.
-    """
-    deadline = clock.monotonic() + seconds
-    while not ready():
-        if not service.alive:
-            raise CharterError(
-                "a process ended while starting",
-                service.name,
-                hint=f"its log is {service.log}",
-                details=services.tail(service.log),
-            )
-        if clock.monotonic() >= deadline:
-            raise StepTimeout(
-                "a process does not get ready",
-                service.name,
-                expected=f"an answer within {seconds:.0f} s",
-                found=f"pid {service.pid} running and silent",
-                hint=f"see {service.log}, then `charter down` and `charter up`",
-            )
-        clock.sleep(POLL_SECONDS)
-
-
-def _ready_pid(home: Home, name: str) -> int | None:
-    """The runner's pid when it lives and has registered its deployments."""
-    runner = services.recorded(home, name)
-    mark = read_json_or_none(ready_file(home, name))
-    if runner is None or mark is None or mark.get("pid") != runner.pid or not runner.alive:
-        return None
-    return runner.pid
-
-
-def _answers(home: Home, port: int) -> bool:
-    """Whether our server is healthy there and takes our password (another's would not)."""
-    health = urllib.request.Request(f"{api_url(port)}/health")
-    version = urllib.request.Request(f"{api_url(port)}/admin/version")
-    token = base64.b64encode(api_password(home).encode()).decode("ascii")
-    version.add_header("Authorization", f"Basic {token}")
-    return _is_ok(health) and _is_ok(version)
-
-
-def _is_ok(request: urllib.request.Request) -> bool:
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with direct.open(request, timeout=ANSWER_SECONDS) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
-
-
-def _free_port(wanted: int) -> int:
-    """The wanted port if nobody listens there, else one that the system picks."""
-    for port in filter(None, (wanted,)):
-        with contextlib.suppress(OSError):
-            return _bound(port)
-    return _bound(0)
-
-
-def _bound(port: int) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((LOOPBACK, port))
-        return int(probe.getsockname()[1])
 
 
 def _end_runners(home: Home, clock: Clock) -> None:

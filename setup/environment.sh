@@ -89,7 +89,7 @@ make_folder() {
 }
 
 pip() {
-    local loud=--quiet
+    local loud=-qq
     [ ! -t 2 ] || loud=--progress-bar=on # somebody watches: show the downloads
     "$folder/bin/python" -m pip --disable-pip-version-check "$1" "$loud" "${@:2}"
 }

@@ -8,7 +8,7 @@ new_enough() {
 
 if [ -n "${PYTHON:-}" ]; then
     if ! new_enough "$PYTHON"; then
-        echo "error: PYTHON=$PYTHON: expected Python 3.11 or newer, found $("$PYTHON" --version 2>&1 || true); name another one: make demo PYTHON=/path/to/python3" >&2
+        echo "error: PYTHON=$PYTHON: expected Python 3.11 or newer, found $("$PYTHON" --version 2>/dev/null || echo "no such program"); name another one: make demo PYTHON=/path/to/python3" >&2
         exit 127
     fi
 else
@@ -19,7 +19,7 @@ else
         fi
     done
     if [ -z "${PYTHON:-}" ]; then
-        echo "error: no Python 3.11 or newer on the PATH (python3 is: $(python3 --version 2>&1 || echo none)); install one, or name it: make demo PYTHON=/path/to/python3" >&2
+        echo "error: no Python 3.11 or newer on the PATH (python3 is: $(python3 --version 2>/dev/null || echo none)); install one, or name it: make demo PYTHON=/path/to/python3" >&2
         exit 127
     fi
 fi

@@ -60,7 +60,8 @@ def rent(session: Session) -> Evidence:
         if begun["reuse"]:
             return None
         instance = session.provider.find(begun["name"])
-        if instance is None:
+        if instance is None or (instance.state == "off" and not instance.segments):
+            # Never created, or never powered on: creating it (again) is the first effect.
             return None
         return _adopt(session, _intend(session, begun["name"]), instance)
 

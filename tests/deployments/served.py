@@ -15,6 +15,7 @@ import pytest
 
 from deployments import server
 from deployments.environment import api_password
+from deployments.starting import ready_file
 from experiment.paths import Home
 from remote.agent import process
 from remote.agent.files import read_json
@@ -43,7 +44,7 @@ class Api:
 
     def start(self, runner: str, name: str, parameters: dict[str, Any]) -> str:
         """A flow run of a deployment; its id."""
-        ready = read_json(server.ready_file(self.home, runner))
+        ready = read_json(ready_file(self.home, runner))
         path = f"/deployments/{ready['deployments'][name]}/create_flow_run"
         run = self.call("POST", path, {"parameters": parameters, "state": {"type": "SCHEDULED"}})
         return str(run["id"])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments import server, services
+from deployments import loopback, server, services, starting
 from deployments.environment import server_record
 from experiment.checks.outcome import Status
 from experiment.clock import SystemClock
@@ -119,9 +119,9 @@ def test_a_start_that_fails_shows_the_log(tmp_path, home):
         "deployments:\n  - {name: lost, entrypoint: flows.not_there.lost, tags: [experiments]}\n"
     )
     write_json(server_record(home), {"port": 1})
-    server._start_runners(home, 1, manifest, SystemClock())
+    starting.start_runners(home, 1, manifest, SystemClock())
     with pytest.raises(CharterError) as failed:
-        server._await_runner(home, "experiments", SystemClock())
+        starting.await_runner(home, "experiments", SystemClock())
     assert any("not_there" in line for line in failed.value.details)
     server.down(home)
     assert server.inspect(home).runners == {"experiments": None, "reapers": None}
@@ -133,8 +133,8 @@ def test_a_taken_port_is_left_to_its_owner():
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        assert server._free_port(taken) not in (0, taken)
-    assert server._free_port(taken) == taken
+        assert loopback.free_port(taken) not in (0, taken)
+    assert loopback.free_port(taken) == taken
 
 
 def test_homes_are_apart(served, home: Home):
