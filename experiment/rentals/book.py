@@ -10,7 +10,8 @@ Unknown and unconfirmed count as billing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -22,7 +23,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from experiment.clock import iso
 from experiment.errors import EvidenceMismatch, NotFound
 from experiment.ledger import schema
-from experiment.ledger.ledger import Ledger
+from experiment.ledger.ledger import Ledger, require_epoch
 from experiment.money.amounts import Segment, total
 from remote.agent.files import canonical_json
 
@@ -41,7 +42,7 @@ _FOLLOWERS = {
     STOPPING: {STOPPING, OPEN, CLOSED, UNCONFIRMED, UNKNOWN},
     UNCONFIRMED: {CLOSED, OPEN},
     UNKNOWN: {OPEN, STOPPING, CLOSED, UNKNOWN, UNCONFIRMED},
-    CLOSED: {OPEN},
+    CLOSED: set(),
 }
 
 
@@ -69,10 +70,19 @@ class Rental:
 
 
 class Rentals:
-    """The rentals of a ledger."""
+    """The rentals of a ledger.
 
-    def __init__(self, ledger: Ledger) -> None:
+    Args:
+        epoch: of the job's lock, for a controller: its writes are then fenced like its entries.
+            0 for the sweep and for a person's order, which hold no job.
+
+    Raises (all writes):
+        Fenced: another controller holds the job now.
+    """
+
+    def __init__(self, ledger: Ledger, epoch: int = 0) -> None:
         self.ledger = ledger
+        self.epoch = epoch
 
     def get(self, name: str) -> Rental:
         """
@@ -120,7 +130,7 @@ class Rentals:
     ) -> Rental:
         """Write the intent to rent, once per name, and the run's lease on it."""
         now = iso(self.ledger.clock.now())
-        with self.ledger.database.write() as connection:
+        with self._writing(job) as connection:
             if _row(connection, name) is None:
                 connection.execute(
                     schema.rentals.insert().values(
@@ -145,7 +155,7 @@ class Rentals:
 
     def lease(self, name: str, run_id: str) -> None:
         """Another run takes the rental over (reuse). A live lease is only ever one."""
-        with self.ledger.database.write() as connection:
+        with self._writing(self.get(name).job) as connection:
             holders = _lease_holders(connection, name)
             if holders == [run_id]:
                 return
@@ -159,7 +169,7 @@ class Rentals:
             )
 
     def release_lease(self, name: str, run_id: str) -> None:
-        with self.ledger.database.write() as connection:
+        with self._writing(self.get(name).job) as connection:
             connection.execute(
                 schema.leases.update()
                 .where(
@@ -208,7 +218,7 @@ class Rentals:
             values["kept"] = kept
         if reserved is not None:
             values["reserved"] = str(reserved)
-        with self.ledger.database.write() as connection:
+        with self._writing(self.get(name).job) as connection:
             row = _row(connection, name, hold=True)
             if row is None:
                 raise NotFound("no such rental", name, hint="charter rentals", exit_code=1)
@@ -217,6 +227,13 @@ class Rentals:
                 schema.rentals.update().where(schema.rentals.c.name == name).values(values)
             )
         return self.get(name)
+
+    @contextmanager
+    def _writing(self, job: str) -> Iterator[Connection]:
+        with self.ledger.database.write() as connection:
+            if self.epoch:
+                require_epoch(connection, job, self.epoch)
+            yield connection
 
     def spent(self, *, job: str | None = None, run_id: str | None = None) -> Decimal:
         """Money so far, by job or run or of everything; open time counts up to now."""

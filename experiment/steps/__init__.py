@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -117,10 +118,11 @@ def record_error(session: Session, step: Step, error: CharterError) -> None:
         return
     evidence = {"step": step.name, "error": error.as_json()}
     state = session.state()
-    if fails(step, error) and state is not None and states.FAILED in states.FOLLOWERS[state]:
-        session.controller.enter(step.name, states.FAILED, evidence)
-    else:
-        session.ledger.note(session.run_id, "error", evidence)
+    with suppress(Fenced):
+        if fails(step, error) and state is not None and states.FAILED in states.FOLLOWERS[state]:
+            session.controller.enter(step.name, states.FAILED, evidence)
+        else:
+            session.controller.note("error", evidence)
 
 
 def walk(session: Session, steps: tuple[Step, ...] = TABLE, goal: Goal = "full") -> str | None:

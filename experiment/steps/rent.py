@@ -206,8 +206,8 @@ def _running(session: Session, instance_id: str) -> Instance:
 
 def _stop(session: Session, rental: Rental, *, release: bool, why: str) -> None:
     """Off, confirmed, and (nothing is on it) released."""
-    receipt = confirm_off(session.provider, str(rental.instance), session.clock, by=why)
     session.rentals.record(rental.name, book.STOPPING)
+    receipt = confirm_off(session.provider, str(rental.instance), session.clock, by=why)
     segments = [Segment(Decimal(rental.rate), a, b) for a, b in receipt.segments]
     session.rentals.record(
         rental.name, book.CLOSED, receipt=receipt.as_json(), segments=segments, kept=False

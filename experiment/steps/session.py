@@ -46,7 +46,7 @@ class Session:
         self.epoch = epoch
         self.clock: Clock = ledger.clock
         self.contract = Contract.from_canonical(run.contract, Path(run.base))
-        self.rentals = Rentals(ledger)
+        self.rentals = Rentals(ledger, epoch)
         self.grants = Grants(ledger)
         self.controller = Controller(ledger, run.run_id, run.attempt, epoch)
 

@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import pytest
 
-from experiment.errors import EvidenceMismatch
-from experiment.ledger import Ledger
+from experiment.errors import EvidenceMismatch, Fenced
+from experiment.ledger import Ledger, hold
 from experiment.money.amounts import Segment
 from experiment.paths import Home
 from experiment.rentals import Rentals, book
@@ -92,3 +92,17 @@ def test_spent_and_reserved(rentals: Rentals) -> None:
     assert rentals.reserved_elsewhere("tiny", "one") == 0
     rentals.record("one", book.CLOSED, receipt={"state": "off"})
     assert rentals.reserved_elsewhere("tiny", "other") == 0
+
+
+def test_a_fenced_controllers_rentals_are_not_written(rentals: Rentals) -> None:
+    """A controller that was replaced changes no rental, neither opens nor closes one."""
+    run_id = _intend(rentals)
+    with hold(rentals.ledger, "tiny") as lock:
+        old = Rentals(rentals.ledger, lock.epoch)
+        old.record("one", book.OPEN, instance="i")
+    hold(rentals.ledger, "tiny").release()
+    with pytest.raises(Fenced):
+        old.record("one", book.STOPPING)
+    with pytest.raises(Fenced):
+        old.release_lease("one", run_id)
+    assert rentals.get("one").status == book.OPEN
