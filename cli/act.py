@@ -16,18 +16,14 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen; 
 def stop(
     ctx: typer.Context,
     run: Run,
-    force: Annotated[
-        bool, typer.Option("--force", help="KILL what does not end on TERM.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="KILL what does not end on TERM.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """End the trainer (TERM, time to checkpoint). The host stays on: see shutdown."""
     from experiment.steps.orders import stop_trainer
 
     session: Session = ctx.obj
-    found = stop_trainer(
-        session.home, run, force=force, who=getpass.getuser(), dry_run=dry_run
-    )
+    found = stop_trainer(session.home, run, force=force, who=getpass.getuser(), dry_run=dry_run)
     session.output.result(found, _stop_text(found))
 
 
@@ -64,9 +60,7 @@ def shutdown(
         return
     if not yes:
         if session.output.as_json or not interactive():
-            raise ApprovalNeeded(
-                "shutdown needs a yes", str(planned["instance"]), hint="add --yes"
-            )
+            raise ApprovalNeeded("shutdown needs a yes", str(planned["instance"]), hint="add --yes")
         typer.confirm(f"power off {planned['instance']}?", abort=True, err=True)
     with session.output.working(f"stopping {planned['instance']}"):
         found = shutdown_run(session.home, run, who=getpass.getuser(), dry_run=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from experiment.ledger import Ledger, RunRow
 
 POLL_SECONDS = 0.4
-
 
 
 def follow(session: Session, run_id: str, flow_run_id: str) -> int:
@@ -52,23 +52,44 @@ def follow(session: Session, run_id: str, flow_run_id: str) -> int:
 def _until_ended(
     session: Session, ledger: Ledger, runs: Any, run_id: str, flow_run_id: str
 ) -> FlowRun:
-    seen = 0
-    asked = False
+    """Follow, and ask at the gate once. No spinner turns while a question stands there."""
+    seen = _Seen()
+    flow_run = _until(session, ledger, runs, run_id, flow_run_id, seen, at_gate=True)
+    if flow_run.suspended:
+        _gate(session, run_id, flow_run)
+        flow_run = _until(session, ledger, runs, run_id, flow_run_id, seen, at_gate=False)
+    return flow_run
+
+
+@dataclass
+class _Seen:
+    """How many entries were shown already."""
+
+    entries: int = 0
+
+
+def _until(
+    session: Session,
+    ledger: Ledger,
+    runs: Any,
+    run_id: str,
+    flow_run_id: str,
+    seen: _Seen,
+    *,
+    at_gate: bool,
+) -> FlowRun:
     with session.output.working(f"run {run_id}: waiting for the runner") as say:
         while True:
             flow_run: FlowRun = runs.get(flow_run_id)
             entries = ledger.entries(run_id)
-            for entry in entries[seen:]:
+            for entry in entries[seen.entries :]:
                 if entry["to"]:
                     session.output.message(_line(entry))
                 elif entry["phase"] == "intent":
                     say(f"run {run_id}: {entry['step']}")
-            seen = len(entries)
-            if flow_run.ended:
+            seen.entries = len(entries)
+            if flow_run.ended or (at_gate and flow_run.suspended):
                 return flow_run
-            if flow_run.suspended and not asked:
-                asked = True
-                _gate(session, run_id, flow_run)
             time.sleep(POLL_SECONDS)
 
 
@@ -87,7 +108,6 @@ def _gate(session: Session, run_id: str, flow_run: FlowRun) -> None:
             f"{flow_run.dashboard_url}"
         )
         return
-    # Without a context manager's spinner in between, the question would be drawn over.
     agreed = typer.confirm("approve spending within these bounds?", default=False, err=True)
     answer(
         session.home,

@@ -43,7 +43,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Again whenever it changes.")] = False,
 ) -> int:
     """What state a run is in, and why. Exit 75 when its host does not answer."""
-    from experiment.ledger.states import FINISHED
+    from experiment.ledger import states
     from experiment.steps.looking import look
 
     session: Session = ctx.obj
@@ -60,7 +60,7 @@ def status(
         if text != shown:
             session.output.line(found.body, text)
             shown = text
-        if not watch or found.body["state"] in FINISHED:
+        if not watch or found.body["state"] in (states.SHUTDOWN, states.FAILED):
             return 0
         time.sleep(WATCH_SECONDS)
 
@@ -128,5 +128,3 @@ def status_text(body: dict[str, Any], tail: list[str] | None = None) -> str:
     if tail:
         lines += ["", *tail[-8:]]
     return "\n".join(lines)
-
-

@@ -1,3 +1,3 @@
-"""The library: contract, money, hosts, evidence. It never imports Prefect, and never the command line."""
+"""The library: contract, money, hosts, evidence. It never imports Prefect nor the command line."""
 
 __version__ = "0.1.0"

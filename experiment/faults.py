@@ -2,9 +2,10 @@
 
 `CHARTER_FAULT=kill:rent.effect` (SIGKILL) or `stop:rent.effect` (SIGSTOP) acts at that point.
 `CHARTER_FAULT=@FILE` reads the same words from a file and uses it up, so that a runner's later
-processes pass. Without the variable a point costs one dictionary look-up. The points of a step are `STEP.before` (nothing
-recorded), `STEP.intent` (intent recorded, effect not begun), `STEP.effect` (effect happened, not
-recorded) and `STEP.after` (recorded).
+processes pass. Without the variable a point costs one dictionary look-up.
+
+The points of a step are `STEP.before` (nothing recorded), `STEP.intent` (intent recorded, effect
+not begun), `STEP.effect` (effect happened, not recorded) and `STEP.after` (recorded).
 """
 
 from __future__ import annotations

@@ -10,4 +10,5 @@ if [ "${CHARTER_REQUIRE:-}" = 1 ]; then
     setup/environment.sh s3
 fi
 .venv-host/bin/python examples/tiny-grpo/make_model.py
-exec .venv/bin/python -m pytest "$@"
+# Two workers: whole lives wait more than they compute. What shares a Prefect server stays together.
+exec .venv/bin/python -m pytest -n "${CHARTER_TEST_WORKERS:-2}" --dist loadgroup "$@"

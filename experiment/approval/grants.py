@@ -178,9 +178,7 @@ class Grants:
         grant = self.current(run_id, attempt)
         if grant is None or grant.decision != GRANTED:
             found = "no answer" if grant is None else f"{grant.decision} by {grant.who}"
-            raise ApprovalRefused(
-                "not approved", f"run {run_id}", expected="a grant", found=found
-            )
+            raise ApprovalRefused("not approved", f"run {run_id}", expected="a grant", found=found)
         changed = [key for key, value in digests.items() if grant.digests.get(key) != value]
         if changed:
             raise ApprovalRefused(

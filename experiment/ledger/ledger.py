@@ -37,10 +37,6 @@ class RunRow:
     flow_run: str | None
     created_at: str
 
-    @property
-    def finished(self) -> bool:
-        return self.state in states.FINISHED
-
 
 class Ledger:
     """Runs and their entries. Every other table has a module of its own over the same database."""
@@ -156,9 +152,7 @@ class Ledger:
         """Remember which flow run walks this run, for the dashboard's address."""
         with self.database.write() as connection:
             connection.execute(
-                schema.runs.update()
-                .where(schema.runs.c.run_id == run_id)
-                .values(flow_run=flow_run)
+                schema.runs.update().where(schema.runs.c.run_id == run_id).values(flow_run=flow_run)
             )
 
     # Entries

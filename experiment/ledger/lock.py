@@ -131,9 +131,7 @@ def _try(
         connection.execute(
             schema.locks.update()
             .where(schema.locks.c.job == job)
-            .values(
-                epoch=epoch, holder=canonical_json(_myself()).decode(), expires_at=now + lease
-            )
+            .values(epoch=epoch, holder=canonical_json(_myself()).decode(), expires_at=now + lease)
         )
     return epoch, None
 

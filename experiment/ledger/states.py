@@ -54,9 +54,6 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
     FAILED: ("error",),
 }
 
-# States in which no flow is owed any further step.
-FINISHED = frozenset({SHUTDOWN, FAILED})
-
 
 def check(
     history: Sequence[str], to: str, evidence: Mapping[str, object], *, run_id: str

@@ -1,8 +1,8 @@
 """`limits.yaml` in CHARTER_HOME: caps for everyone that no contract exceeds.
 
-    currency: CNY
-    max_per_job: 200      # money that one job may ever spend
-    max_per_day: 500      # money that all jobs together may spend in a UTC day
+currency: CNY
+max_per_job: 200      # money that one job may ever spend
+max_per_day: 500      # money that all jobs together may spend in a UTC day
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ def load_limits(path: Path) -> Limits:
         return Limits()
     body = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     if not isinstance(body, dict) or not set(body) <= _KEYS:
-        raise CharterError(
-            "limits refused", str(path), expected="keys " + ", ".join(sorted(_KEYS))
-        )
+        raise CharterError("limits refused", str(path), expected="keys " + ", ".join(sorted(_KEYS)))
     return Limits(
         currency=body.get("currency"),
         max_per_job=_amount(path, body, "max_per_job"),

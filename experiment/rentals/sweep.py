@@ -138,9 +138,7 @@ def _settle(home: Home, ledger: Ledger, rental: Rental) -> Finding:
     return Finding(rental.name, rental.instance, action, reason)
 
 
-def _intent(
-    ledger: Ledger, rentals: Rentals, rental: Rental, found: Instance | None
-) -> Finding:
+def _intent(ledger: Ledger, rentals: Rentals, rental: Rental, found: Instance | None) -> Finding:
     """An intent without an instance: its controller is at it, or died."""
     age = (ledger.clock.now() - parse_iso(rental.opened_at)).total_seconds()
     if age < INTENT_SECONDS:

@@ -118,5 +118,3 @@ def _must_buy_a_training(session: Session, grant: Grant) -> None:
             grant.bounds.max_hours,
         )
     )
-
-

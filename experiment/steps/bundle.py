@@ -17,10 +17,10 @@ def bundle(session: Session) -> Evidence:
     """
 
     def do(_begun: Evidence) -> Evidence:
-        made = build_bundle(
-            session.contract, session.run_dir / "bundle", skip=[session.home.root]
+        made = build_bundle(session.contract, session.run_dir / "bundle", skip=[session.home.root])
+        write_json(
+            session.run_dir / "bundle" / f"{session.job}-autodl-manifest.json", made.manifest
         )
-        write_json(session.run_dir / "bundle" / f"{session.job}-autodl-manifest.json", made.manifest)
         return {
             "payload": made.payload.name,
             "payload_path": str(made.payload),

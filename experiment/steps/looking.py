@@ -77,9 +77,7 @@ def log_file(home: Home, run: RunRow) -> Path | None:
     return None
 
 
-def read_log(
-    home: Home, name: str, *, tail: int | None = None, offset: int = 0
-) -> dict[str, Any]:
+def read_log(home: Home, name: str, *, tail: int | None = None, offset: int = 0) -> dict[str, Any]:
     """A part of the trainer's log: from the host while the run is there, else as collected.
 
     Args:

@@ -12,7 +12,7 @@ from experiment.clock import Clock
 from experiment.contract import load_contract
 from experiment.contract.model import Contract
 from experiment.errors import Busy
-from experiment.ledger import Ledger, RunRow, hold
+from experiment.ledger import Ledger, RunRow, hold, states
 from experiment.paths import Home
 from experiment.steps.session import RunRef
 
@@ -31,7 +31,7 @@ def open_run(
     ledger = Ledger.open(home, clock)
     try:
         newest = ledger.newest(contract.job)
-        if newest is not None and not newest.finished and not new:
+        if newest is not None and not is_over(ledger, newest) and not new:
             if newest.contract_sha256 == contract.sha256:
                 return newest, True
             raise Busy(
@@ -51,6 +51,20 @@ def open_run(
         return created, False
     finally:
         ledger.close()
+
+
+def is_over(ledger: Ledger, run: RunRow) -> bool:
+    """Whether a walk would do nothing more for the run.
+
+    A verified run is over when it is sealed, and its host off unless the contract keeps it: a
+    controller that dies between shutdown and seal leaves a run that is not over.
+    """
+    if run.state == states.FAILED:
+        return True
+    if ledger.done(run.run_id, "verify") is None:
+        return run.state == states.SHUTDOWN
+    kept = run.contract["billing"]["shutdown"] == "keep" and run.state == states.VERIFIED
+    return ledger.done(run.run_id, "seal") is not None and (kept or run.state == states.SHUTDOWN)
 
 
 def open_from_flow(

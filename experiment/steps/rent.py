@@ -99,10 +99,11 @@ def _reusable(session: Session) -> Rental | None:
 
 
 def _holds(session: Session, run_id: str) -> bool:
-    """Whether the run's lease is live: one that ended leaves its host to the next run of the job,
-    which is what it is held for."""
+    """Whether the run's lease is live: one that failed leaves its host to the next run of the
+    job, which is what it is held for."""
     run = session.ledger.run(run_id)
-    return not (run.finished and run.job == session.job and run_id != session.run_id)
+    failed = run.state == states.FAILED and run.job == session.job
+    return not (failed and run_id != session.run_id)
 
 
 def _take_over(session: Session, name: str) -> Rental:

@@ -40,6 +40,9 @@ def seal(session: Session) -> Evidence:
         if session.is_done("store"):
             # The copy in the store must verify on its own: it gets ledger, report and seal too.
             put(session)
+        if session.contract.billing.shutdown == "keep":
+            # Nothing of this run is on the host any more that is not here: another run may have it.
+            session.rentals.release_lease(session.rental.name, session.run_id)
         return sealed
 
     return session.controller.once("seal", {"archive": verified["archive_sha256"]}, do)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,37 @@ from experiment.paths import Home
 from experiment.providers.registry import get_provider
 from experiment.rentals import Rental, Rentals
 from experiment.steps.shutdown import confirm_off
+from tests.e2e import drive
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT = Path(__file__).resolve().parent / "project"
+
+
+# Forked from a process that has imported the library: a controller then starts in milliseconds.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.e2e.drive"])
+
+
+class Controller:
+    """A controller process under way."""
+
+    def __init__(self, world: World, environ: dict[str, str]) -> None:
+        number = len(list(world.contract.parent.parent.glob("controller-*.out")))
+        stem = world.contract.parent.parent / f"controller-{number}"
+        self._out, self._err = Path(f"{stem}.out"), Path(f"{stem}.err")
+        self._out.touch()
+        arguments = (environ, str(self._out), str(self._err))
+        self.process = FORKS.Process(
+            target=drive.child, args=(*arguments, str(world.home.root), str(world.contract))
+        )
+        self.process.start()
+
+    def end(self, timeout: float = 120) -> tuple[int, str, str]:
+        """Exit code (negative for a signal), stdout, stderr."""
+        self.process.join(timeout)
+        code = self.process.exitcode
+        assert code is not None, f"a controller did not end within {timeout:.0f} s"
+        return code, self._out.read_text().strip(), self._err.read_text()
 
 
 @dataclass
@@ -36,23 +65,13 @@ class World:
     env: dict[str, str]
     job: str = "tiny"
 
-    def controller(self, **extra: str) -> subprocess.Popen[str]:
+    def controller(self, **extra: str) -> Controller:
         """A controller process; `extra` goes into its environment."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.drive", str(self.home.root), str(self.contract)],
-            cwd=REPOSITORY,
-            env={**self.env, **extra},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return Controller(self, {**self.env, **extra})
 
     def drive(self, **extra: str) -> tuple[int, str, str]:
-        """Run a controller to its end: exit code, stdout, stderr."""
-        process = self.controller(**extra)
-        out, err = process.communicate(timeout=120)
-        return process.returncode, out.strip(), err
+        """Run a controller to its end: exit code (negative for a signal), stdout, stderr."""
+        return self.controller(**extra).end()
 
     def ledger(self) -> Ledger:
         return Ledger.open(self.home)
@@ -127,11 +146,6 @@ def give_back(home: Home) -> None:
     clock = SystemClock()
     provider = get_provider("local", home, clock)
     for instance in provider.list():
-        try:
+        with suppress(CharterError):  # a lost one is cleaned up by its release
             confirm_off(provider, instance.id, clock, by="test", within_seconds=30)
-        except CharterError:
-            # A lost one is cleaned up by its release.
-            pass
         provider.release(instance.id)
-
-

@@ -7,7 +7,6 @@ import signal
 import pytest
 
 from experiment.steps import TABLE
-
 from tests.e2e.conftest import World
 
 POINTS = ("before", "intent", "effect", "after")
@@ -26,10 +25,7 @@ pytestmark = pytest.mark.sshd
 
 @pytest.mark.parametrize(
     "point",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in EVERY
-    ],
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EVERY],
 )
 def test_killed_at(world: World, point: str) -> None:
     """One kill -9 at this point, then the same command again."""

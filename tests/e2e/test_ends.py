@@ -10,11 +10,15 @@ from datetime import datetime, timedelta
 import pytest
 
 from experiment.clock import SystemClock
+from experiment.contract import load_contract
 from experiment.errors import CharterError, GuardRefused
 from experiment.ledger import Ledger
 from experiment.rentals.sweep import sweep
+from experiment.steps import AFTER_THE_GATE, RunRef, attached, walk
 from experiment.steps.looking import look
+from experiment.steps.opening import controlling, open_run
 from experiment.steps.orders import collect_run, shutdown_run, stop_trainer
+from experiment.steps.shutdown import shutdown
 from remote.agent import process
 from tests.e2e.conftest import World
 
@@ -71,12 +75,11 @@ def test_a_verifier_that_says_no(world: World) -> None:
     assert code == 1
     assert "exit 3: 1 launches" in err
     assert world.run().state == "COLLECTED"
-    with pytest.raises(CharterError, match="expected a VERIFIED run"):
-        from experiment.steps import RunRef, attached
-        from experiment.steps.shutdown import shutdown
-
-        with attached(RunRef(str(world.home.root), world.run().run_id)) as session:
-            shutdown(session)
+    with (
+        attached(RunRef(str(world.home.root), world.run().run_id)) as session,
+        pytest.raises(CharterError, match="expected a VERIFIED run"),
+    ):
+        shutdown(session)
     assert _sweep(world, 1300) == ["stop"]
     assert world.instances() == ["off"]
     assert [r.receipt["by"] for r in world.rentals()] == [
@@ -101,8 +104,8 @@ def test_a_killed_trainer(world: World) -> None:
     world.set('TRAIN_SECONDS: "0.3"', 'TRAIN_SECONDS: "60"')
     controller = world.controller()
     os.kill(_until_running(world), signal.SIGKILL)
-    out, err = controller.communicate(timeout=60)
-    assert out.strip() == "FAILED", err
+    _, out, err = controller.end()
+    assert out == "FAILED", err
     failed = next(e for e in world.entries() if e["to"] == "FAILED")
     assert failed["evidence"]["exit_record"]["exit_code"] == 137
 
@@ -117,8 +120,8 @@ def test_stopped_by_a_person(world: World) -> None:
     assert process.alive(identity)
     assert look(world.home, "tiny").body["verdict"] == "RUNNING"
     assert stop_trainer(world.home, "tiny", force=False, who="somebody")["exited"]
-    out, err = controller.communicate(timeout=60)
-    assert out.strip() == "FAILED", err
+    _, out, err = controller.end()
+    assert out == "FAILED", err
     assert world.instances() == ["running"]
     found = shutdown_run(world.home, "tiny", who="somebody", dry_run=False)
     assert found["receipt"]["by"] == "charter shutdown by somebody"
@@ -167,8 +170,6 @@ def test_a_rate_above_the_approved_one(world: World) -> None:
 
 def test_a_host_that_cannot_be_armed_is_stopped(world: World) -> None:
     """Running, but no sshd within ten minutes of its clock: stopped through the provider."""
-    from experiment.steps import AFTER_THE_GATE, RunRef, attached, walk
-    from experiment.steps.opening import controlling
 
     class QuickClock(SystemClock):
         """Ten minutes pass in a second of waiting."""
@@ -199,14 +200,7 @@ def test_a_failed_runs_host_is_taken_over_by_the_next(world: World) -> None:
     world.set('TRAIN_SECONDS: "0.3"', 'TRAIN_SECONDS: "0.3", TRAIN_EXIT: "5"')
     assert world.drive()[1] == "FAILED"
     world.set(', TRAIN_EXIT: "5"', "")
-    ledger = world.ledger()
-    from pathlib import Path
-
-    from experiment.contract import load_contract
-    from experiment.steps.opening import open_run
-
-    open_run(world.home, load_contract(Path(world.contract)), new=True)
-    ledger.close()
+    open_run(world.home, load_contract(world.contract), new=True)
     code, out, err = world.drive()
     assert (code, out) == (0, "SHUTDOWN"), err
     rented = [e["evidence"] for e in world.entries() if e["to"] == "RENTED"]

@@ -21,6 +21,7 @@ from deployments import server, services
 from deployments.flow_runs import FlowRuns
 from experiment.paths import Home
 from experiment.steps import TABLE
+from experiment.steps.opening import is_over
 from remote.agent import process
 from tests.e2e.conftest import PROJECT, REPOSITORY, World, give_back
 
@@ -58,7 +59,7 @@ class Controlled(World):
 
     def finish(self) -> None:
         """Run it again until it is through; a finished run would start another one."""
-        if self.run().finished:
+        if is_over(self.ledger(), self.run()):
             assert self.run().state == "SHUTDOWN"
             return
         code, body = self.charter("run", str(self.contract))
@@ -132,7 +133,7 @@ def test_the_form_answered_in_the_dashboard(controlled: Controlled) -> None:
     assert controlled.rentals() == []
     assert controlled.charter("status", controlled.job)[1]["approval"] == "pending"
     runs = FlowRuns(controlled.home)
-    with pytest.raises(Exception, match="(?i)valid|schema|refused|took|take"):
+    with pytest.raises(Exception, match=r"(?i)valid|schema|refused|took|take"):
         runs.resume(started["flow_run_id"], {"decision": "perhaps"})
     runs.resume(started["flow_run_id"], {"decision": "approve", "who": "the dashboard"})
     runs.close()
@@ -258,22 +259,8 @@ def test_stopped_past_the_lease(controlled: Controlled) -> None:
         for p in psutil.process_iter(["status", "cmdline"])
         if p.info["status"] == psutil.STATUS_STOPPED and "prefect" in " ".join(p.info["cmdline"])
     )
-    drive = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.e2e.drive",
-            str(controlled.home.root),
-            str(controlled.contract),
-        ],
-        cwd=REPOSITORY,
-        env=controlled.env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert drive.stdout.strip() == "SHUTDOWN", drive.stderr
+    _, out, err = controlled.drive()
+    assert out == "SHUTDOWN", err
     before = controlled.entries()
     sleeper.send_signal(signal.SIGCONT)
     sleeper.wait(60)

@@ -8,7 +8,7 @@ from experiment.errors import IllegalTransition
 from experiment.ledger import states
 
 FULL = {
-    state: {key: "x" for key in keys} | {"order": "somebody"}
+    state: dict.fromkeys(keys, "x") | {"order": "somebody"}
     for state, keys in states.EVIDENCE.items()
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ def test_segments_add_up_like_one_stretch(rate: Decimal, seconds: list[int]) -> 
     moments = [START]
     for length in seconds:
         moments.append(moments[-1] + timedelta(seconds=length))
-    split = [Segment(rate, a, b) for a, b in zip(moments, moments[1:], strict=False)]
+    split = [Segment(rate, a, b) for a, b in pairwise(moments)]
     whole = Segment(rate, START, moments[-1]).cost(moments[-1])
     assert abs(total(split, moments[-1]) - whole) < Decimal("1e-12")
 
@@ -33,7 +34,7 @@ def test_segments_add_up_like_one_stretch(rate: Decimal, seconds: list[int]) -> 
 def test_a_deadline_never_buys_more_than_the_cap(
     cap: Decimal, spent: Decimal, reserved: Decimal, rate: Decimal, hours: Decimal
 ) -> None:
-    """What the deadline's seconds cost stays within cap - spent - reserved, and inside the hours."""
+    """What the seconds cost stays within cap - spent - reserved, and inside the hours."""
     seconds = affordable_seconds(cap, spent, reserved, rate, hours)
     assert seconds >= 0
     assert seconds <= hours * 3600

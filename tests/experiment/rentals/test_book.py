@@ -82,7 +82,7 @@ def test_a_rental_has_one_live_lease(rentals: Rentals) -> None:
 
 
 def test_spent_and_reserved(rentals: Rentals) -> None:
-    """Open time counts as spent; what a live rental may still cost is held from the job's others."""
+    """Open time counts as spent; a live rental's rest is held from the job's others."""
     now = rentals.ledger.clock.now()
     run_id = _intend(rentals)
     segment = Segment(Decimal(2), now - timedelta(hours=2), now - timedelta(hours=1))

@@ -1,0 +1,1 @@
+"""Charter beside its peers: each figure measured in one run, written to `results.json`."""
