@@ -186,9 +186,11 @@ def _error(row: RunRow, recorded: dict[str, Any] | None, flow_run: FlowRun) -> C
     from experiment.errors import ApprovalRefused
 
     if recorded is not None:
+        hint = str(recorded.get("hint", ""))
         error = CharterError(
-            str(recorded.get("message", "failed")),
+            str(recorded.get("message", "failed")).removesuffix(f"; {hint}"),
             exit_code=int(recorded.get("exit_code", 1)),
+            hint=hint,
             details=tuple(recorded.get("details") or recorded.get("tail") or ()),
         )
         error.kind = str(recorded.get("kind", "error"))

@@ -13,6 +13,17 @@ from experiment.errors import HostUnreachable
 Run = Annotated[str, typer.Argument(help="Run id, or job for its newest run.")]
 
 WATCH_SECONDS = 2.0
+# In these a flow is at work or a person is waited for; the others stay as they are.
+_MOVING = (
+    None,
+    "PLANNED",
+    "PREPARED",
+    "RENTED",
+    "UPLOADED",
+    "BOOTSTRAPPING",
+    "RUNNING",
+    "COMPLETED",
+)
 
 
 def list_(ctx: typer.Context) -> None:
@@ -43,7 +54,6 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Again whenever it changes.")] = False,
 ) -> int:
     """What state a run is in, and why. Exit 75 when its host does not answer."""
-    from experiment.ledger import states
     from experiment.steps.looking import look
 
     session: Session = ctx.obj
@@ -60,7 +70,7 @@ def status(
         if text != shown:
             session.output.line(found.body, text)
             shown = text
-        if not watch or found.body["state"] in (states.SHUTDOWN, states.FAILED):
+        if not watch or found.body["state"] not in _MOVING:
             return 0
         time.sleep(WATCH_SECONDS)
 

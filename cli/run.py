@@ -131,9 +131,11 @@ def approve_now(home: Home, row: RunRow) -> None:
     from experiment.steps import BEFORE_THE_GATE, RunRef, attached, walk
     from experiment.steps.opening import controlling
 
-    with controlling(RunRef(str(home.root), row.run_id)) as ref, attached(ref) as session:
+    ref = RunRef(str(home.root), row.run_id)
+    with attached(ref) as session:
         if session.grants.current(row.run_id, row.attempt) is not None:
             return
+    with controlling(ref) as held, attached(held) as session:
         walk(session, BEFORE_THE_GATE)
     answer(home, row.run_id, decision="granted", who=getpass.getuser(), comment="charter run --yes")
 

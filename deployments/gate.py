@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 from deployments.flow_runs import FlowRuns
 from experiment.approval.grants import GRANTED, Grant
-from experiment.errors import ApprovalNeeded, HostUnreachable
+from experiment.errors import ApprovalNeeded, HostUnreachable, NotFound
 from experiment.paths import Home
 from experiment.steps import RunRef, attached
 from experiment.steps.approve import asked, quote
+
+WAKE_SECONDS = 15.0
 
 
 def answer(home: Home, run_id: str, *, decision: str, who: str, comment: str = "") -> Grant:
@@ -37,7 +41,8 @@ def answer(home: Home, run_id: str, *, decision: str, who: str, comment: str = "
             decision=decision,
             who=who,
             channel="terminal",
-            quote=comment or quote(session),
+            quote=quote(session),
+            comment=comment,
             bounds=bounds,
             asked=bounds,
             digests=session.digests(),
@@ -54,9 +59,25 @@ def _wake(home: Home, flow_run_id: str, grant: Grant) -> None:
     except HostUnreachable:
         # Without a server nothing waits; the next flow run reads the ledger.
         return
+    word = "approve" if grant.decision == GRANTED else "refuse"
+    give_up = time.monotonic() + WAKE_SECONDS
     try:
-        if runs.get(flow_run_id).suspended:
-            word = "approve" if grant.decision == GRANTED else "refuse"
-            runs.resume(flow_run_id, {"decision": word, "who": grant.who, "comment": ""})
+        while time.monotonic() < give_up:
+            found = runs.get(flow_run_id)
+            if found.suspended:
+                runs.resume(flow_run_id, {"decision": word, "who": grant.who, "comment": ""})
+                return
+            if found.ended or _past_the_gate(home, grant):
+                return
+            # It looked for a grant before there was one, and is about to suspend.
+            time.sleep(0.2)
+    except NotFound:
+        # A flow run of a server that is no more: nothing waits.
+        return
     finally:
         runs.close()
+
+
+def _past_the_gate(home: Home, grant: Grant) -> bool:
+    with attached(RunRef(str(home.root), grant.run_id)) as session:
+        return session.was_begun("approve")

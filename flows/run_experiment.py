@@ -23,6 +23,7 @@ from experiment.steps import Goal, RunRef, Step, attached
 from experiment.steps.opening import controlling, open_from_flow
 from flows.approval import gate
 from tasks import TASKS
+from tasks.order import order_collect, order_shutdown
 
 _GOOD = (states.SHUTDOWN, states.VERIFIED)
 
@@ -39,11 +40,14 @@ def run_experiment(
     Args:
         contract: path of the contract on the runner's machine. Not needed with a run id.
         run_id: a run to go on with; empty opens one.
-        goal: full; prepare (all up to the launch); collect; shutdown.
+        goal: full; prepare (all up to the launch). collect and shutdown act on the run given by
+            its id, like the commands of those names.
         overrides: dotted contract keys and their values, like `billing.max_total: "5"`.
     """
     ref = open_from_flow(Home.find(), contract, run_id, overrides or {}, str(flow_run.id))
     try:
+        if goal in ("collect", "shutdown"):
+            return _obey(ref, goal)
         with controlling(ref) as held:
             _walk(held, steps.BEFORE_THE_GATE, goal)
         grant = gate(ref)
@@ -60,6 +64,15 @@ def run_experiment(
     if state in _GOOD or (goal != "full" and state not in (states.FAILED, states.PARTIAL)):
         return Completed(name=state, message=f"run {ref.run_id}")
     return Failed(name=state or "NOT_PLANNED", message=f"run {ref.run_id} ended {state}")
+
+
+def _obey(ref: RunRef, goal: Goal) -> State[Any]:
+    if goal == "shutdown":
+        order_shutdown(ref, "the dashboard")
+    else:
+        order_collect(ref)
+    _publish(ref)
+    return Completed(name=_state(ref) or goal.upper(), message=f"{goal}: run {ref.run_id}")
 
 
 def _walk(ref: RunRef, rows: tuple[Step, ...], goal: Goal) -> None:

@@ -76,6 +76,7 @@ class Grant:
     channel: str
     at_utc: str
     quote: str
+    comment: str
     bounds: Bounds
     digests: dict[str, str]
 
@@ -87,6 +88,7 @@ class Grant:
             "channel": self.channel,
             "at_utc": self.at_utc,
             "quote": self.quote,
+            "comment": self.comment,
             "bounds": self.bounds.as_json(),
             "digests": dict(self.digests),
         }
@@ -109,10 +111,12 @@ class Grants:
         bounds: Bounds,
         asked: Bounds,
         digests: Mapping[str, str],
+        comment: str = "",
     ) -> Grant:
         """Record an answer for the run's present attempt; the first one counts.
 
         Args:
+            quote: what the person was shown.
             bounds: what the person allows.
             asked: what the plan asked for; an answer may lower it, never raise it.
             digests: of contract, bundle and inputs, as they were shown.
@@ -145,6 +149,7 @@ class Grants:
                 channel=channel,
                 at_utc=iso(self.ledger.clock.now()),
                 quote=quote,
+                comment=comment,
                 bounds=bounds,
                 digests=dict(digests),
             )
@@ -202,6 +207,7 @@ class Grants:
                 channel=grant.channel,
                 at_utc=grant.at_utc,
                 quote=grant.quote,
+                comment=grant.comment,
                 bounds=canonical_json(grant.bounds.as_json()).decode(),
                 digests=canonical_json(grant.digests).decode(),
             )
@@ -239,6 +245,7 @@ def _as_grant(row: RowMapping) -> Grant:
         channel=row["channel"],
         at_utc=row["at_utc"],
         quote=row["quote"],
+        comment=row["comment"],
         bounds=Bounds.from_json(json.loads(row["bounds"])),
         digests=json.loads(row["digests"]),
     )

@@ -105,6 +105,13 @@ class Database:
             )
 
 
+def one_at_a_time(connection: Connection) -> None:
+    """Let nobody else past this point until the transaction ends. SQLite's write transactions are
+    that already."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(7216850)"))
+
+
 def _version(connection: Connection) -> int | None:
     if not sa.inspect(connection).has_table(schema.meta.name):
         return None

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from experiment.clock import Clock, SystemClock, iso
-from experiment.errors import Fenced, NotFound
+from experiment.errors import Busy, Fenced, NotFound
 from experiment.evidence.chain import entry_digest
 from experiment.ledger import schema, states
-from experiment.ledger.database import Database
+from experiment.ledger.database import Database, one_at_a_time
 from experiment.paths import Home
 from remote.agent.files import canonical_json
 
@@ -67,12 +67,37 @@ class Ledger:
     # Runs
 
     def create_run(
-        self, job: str, contract: Mapping[str, Any], contract_sha256: str, base: str, version: str
+        self,
+        job: str,
+        contract: Mapping[str, Any],
+        contract_sha256: str,
+        base: str,
+        version: str,
+        *,
+        after: str | None = None,
+        alone: bool = False,
     ) -> RunRow:
-        """A new run of the job, its id the UTC time, with a suffix where that is taken."""
+        """A new run of the job, its id the UTC time, with a suffix where that is taken.
+
+        Args:
+            after, alone: with `alone`, only while `after` still is the job's newest run (None:
+                while there is none): two callers that decided at once make one run.
+
+        Raises:
+            Busy: somebody else made a run of the job meanwhile.
+        """
         moment = self.clock.now()
         stem = moment.strftime("%Y%m%d-%H%M%S")
         with self.database.write() as connection:
+            one_at_a_time(connection)
+            newest = connection.execute(
+                sa.select(schema.runs.c.run_id)
+                .where(schema.runs.c.job == job)
+                .order_by(schema.runs.c.created_at.desc(), schema.runs.c.run_id.desc())
+                .limit(1)
+            ).scalar_one_or_none()
+            if alone and newest != after:
+                raise Busy("another run of the job was made meanwhile", f"{job}, run {newest}")
             taken = set(
                 connection.execute(
                     sa.select(schema.runs.c.run_id).where(schema.runs.c.run_id.like(f"{stem}%"))
@@ -167,6 +192,22 @@ class Ledger:
         with self.database.read() as connection:
             return [as_entry(row) for row in connection.execute(query).mappings()]
 
+    def history(self, run_id: str) -> list[str]:
+        """The states entered so far, oldest first."""
+        with self.database.read() as connection:
+            return state_history(connection, run_id)
+
+    def last(self, run_id: str, step: str, attempt: int) -> dict[str, Any] | None:
+        """The newest intent or done of a step in one attempt."""
+        found = [
+            entry
+            for entry in self.entries(run_id)
+            if entry["step"] == step
+            and entry["attempt"] == attempt
+            and entry["phase"] in ("intent", "done")
+        ]
+        return found[-1] if found else None
+
     def done(self, run_id: str, step: str, attempt: int | None = None) -> dict[str, Any] | None:
         """The newest done entry of a step, in one attempt or in any."""
         query = (
@@ -233,8 +274,9 @@ def lock_run(connection: Connection, run_id: str) -> RowMapping:
 
 def current_epoch(connection: Connection, job: str) -> int:
     """The epoch of the job's lock, 0 before anyone took it."""
+    # Held until the transaction ends: nobody takes the job between this look and the write.
     found = connection.execute(
-        sa.select(schema.locks.c.epoch).where(schema.locks.c.job == job)
+        sa.select(schema.locks.c.epoch).where(schema.locks.c.job == job).with_for_update(read=True)
     ).scalar_one_or_none()
     return 0 if found is None else int(found)
 
@@ -280,7 +322,9 @@ def append(
         .order_by(schema.entries.c.seq.desc())
         .limit(1)
     ).first()
-    origin = states.check(_history(connection, run_id), to, evidence, run_id=run_id) if to else None
+    origin = None
+    if to is not None:
+        origin = states.check(state_history(connection, run_id), to, evidence, run_id=run_id)
     number = run["attempt"] if attempt is None else attempt
     entry: dict[str, Any] = {
         "seq": 1 if last is None else last.seq + 1,
@@ -312,7 +356,8 @@ def append(
     return entry
 
 
-def _history(connection: Connection, run_id: str) -> list[str]:
+def state_history(connection: Connection, run_id: str) -> list[str]:
+    """The states that a run entered so far, oldest first."""
     query = (
         sa.select(schema.entries.c.to)
         .where(schema.entries.c.run_id == run_id, schema.entries.c.to.is_not(None))

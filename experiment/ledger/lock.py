@@ -89,6 +89,15 @@ class JobLock:
         self._thread.start()
 
 
+def is_held(ledger: Ledger, job: str) -> bool:
+    """Whether a living controller works on the job now."""
+    with ledger.database.read() as connection:
+        row = connection.execute(sa.select(schema.locks).where(schema.locks.c.job == job)).first()
+    if row is None or not row.holder or row.expires_at <= ledger.clock.now().timestamp():
+        return False
+    return not _gone(json.loads(row.holder))
+
+
 def hold(ledger: Ledger, job: str, lease_seconds: float | None = None) -> JobLock:
     """Take the job's lock, waiting up to three leases for a living holder.
 

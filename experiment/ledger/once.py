@@ -15,9 +15,9 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from experiment import faults
 from experiment.clock import iso
-from experiment.errors import EvidenceMismatch
-from experiment.ledger import schema
-from experiment.ledger.ledger import Ledger, append, as_entry
+from experiment.errors import EvidenceMismatch, IllegalTransition
+from experiment.ledger import schema, states
+from experiment.ledger.ledger import Ledger, append, as_entry, state_history
 from remote.agent.files import canonical_json, sha256_bytes
 
 Evidence = dict[str, Any]
@@ -82,6 +82,7 @@ class Controller:
             else:
                 pending = False
                 begun = dict(intent or {})
+                self._must_lead_to(connection, step, None if again else to)
                 self._append(connection, run, step, "intent", begun, digest)
         faults.reached(f"{step}.intent")
         found = recover(begun) if pending and recover is not None else None
@@ -144,6 +145,19 @@ class Controller:
         )
         row = connection.execute(query).mappings().first()
         return None if row is None else as_entry(row)
+
+    def _must_lead_to(
+        self, connection: Connection, step: str, to: str | Callable[[Evidence], str] | None
+    ) -> None:
+        """Before the effect: a step that could not be recorded afterwards is not begun."""
+        history = state_history(connection, self.run_id)
+        if isinstance(to, str) and not states.may_follow(history, to):
+            raise IllegalTransition(
+                "step refused",
+                f"{step} of run {self.run_id}",
+                expected=f"a state that {to} may follow",
+                found=history[-1] if history else "no state",
+            )
 
     def _was_done(self, connection: Connection, step: str) -> bool:
         query = sa.select(schema.entries.c.seq).where(

@@ -97,6 +97,7 @@ grants = sa.Table(
     sa.Column("channel", sa.String(32), nullable=False),
     sa.Column("at_utc", sa.String(32), nullable=False),
     sa.Column("quote", sa.Text, nullable=False),
+    sa.Column("comment", sa.Text, nullable=False),
     sa.Column("bounds", sa.Text, nullable=False),
     sa.Column("digests", sa.Text, nullable=False),
 )

@@ -55,6 +55,11 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
 }
 
 
+def may_follow(history: Sequence[str], to: str) -> bool:
+    """Whether `to` may be entered next, evidence aside."""
+    return to in FOLLOWERS[history[-1] if history else None]
+
+
 def check(
     history: Sequence[str], to: str, evidence: Mapping[str, object], *, run_id: str
 ) -> str | None:

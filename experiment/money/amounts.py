@@ -39,6 +39,13 @@ class Segment:
         """Money up to `now`, unrounded."""
         return self.rate * self.seconds(now) / _HOUR
 
+    def within(self, begin: datetime | None, end: datetime | None) -> Segment:
+        """The part of it inside a window; an empty one where they do not meet."""
+        start = self.start if begin is None else max(self.start, begin)
+        ends = [moment for moment in (self.stop, end) if moment is not None]
+        stop = min(ends) if ends else None
+        return Segment(self.rate, start, stop if stop is None else max(stop, start))
+
     def as_json(self) -> dict[str, Any]:
         return {
             "rate": str(self.rate),

@@ -68,7 +68,12 @@ def load_limits(path: Path) -> Limits:
     """
     if not path.exists():
         return Limits()
-    body = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    try:
+        body = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise CharterError(
+            "limits refused", str(path), expected="YAML", found=" ".join(str(error).split())[:200]
+        ) from error
     if not isinstance(body, dict) or not set(body) <= _KEYS:
         raise CharterError("limits refused", str(path), expected="keys " + ", ".join(sorted(_KEYS)))
     return Limits(

@@ -10,7 +10,7 @@ Unknown and unconfirmed count as billing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,9 +20,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from experiment.clock import iso
+from experiment.clock import iso, parse_iso
 from experiment.errors import EvidenceMismatch, NotFound
 from experiment.ledger import schema
+from experiment.ledger.database import one_at_a_time
 from experiment.ledger.ledger import Ledger, require_epoch
 from experiment.money.amounts import Segment, total
 from remote.agent.files import canonical_json
@@ -40,7 +41,7 @@ _FOLLOWERS = {
     INTENT: {OPEN, UNKNOWN, CLOSED},
     OPEN: {OPEN, STOPPING, UNKNOWN, CLOSED},
     STOPPING: {STOPPING, OPEN, CLOSED, UNCONFIRMED, UNKNOWN},
-    UNCONFIRMED: {CLOSED, OPEN},
+    UNCONFIRMED: {STOPPING, CLOSED, UNKNOWN},
     UNKNOWN: {OPEN, STOPPING, CLOSED, UNKNOWN, UNCONFIRMED},
     CLOSED: set(),
 }
@@ -73,16 +74,17 @@ class Rentals:
     """The rentals of a ledger.
 
     Args:
-        epoch: of the job's lock, for a controller: its writes are then fenced like its entries.
-            0 for the sweep and for a person's order, which hold no job.
+        epoch, job: of the lock that a controller holds: its writes are then fenced like its
+            entries. 0 for the sweep and for a person's order, which hold no job.
 
     Raises (all writes):
         Fenced: another controller holds the job now.
     """
 
-    def __init__(self, ledger: Ledger, epoch: int = 0) -> None:
+    def __init__(self, ledger: Ledger, epoch: int = 0, job: str = "") -> None:
         self.ledger = ledger
         self.epoch = epoch
+        self.job = job
 
     def get(self, name: str) -> Rental:
         """
@@ -117,6 +119,13 @@ class Rentals:
             name = connection.execute(query).scalar_one_or_none()
         return None if name is None else self.get(name)
 
+    def of_job_held(self, job: str) -> Rental | None:
+        """A host of the job that is held for its next run."""
+        for rental in self.live():
+            if rental.job == job and rental.status == OPEN:
+                return rental
+        return None
+
     def intend(
         self,
         name: str,
@@ -127,11 +136,28 @@ class Rentals:
         currency: str,
         rate: Decimal,
         reserved: Decimal,
+        allowed: Callable[[], None] = lambda: None,
     ) -> Rental:
-        """Write the intent to rent, once per name, and the run's lease on it."""
+        """Write the intent to rent, once per name, and the run's lease on it.
+
+        An intent that was closed as never created is opened again.
+
+        Args:
+            allowed: raises where a cap forbids it; called while nobody else can reserve.
+        """
         now = iso(self.ledger.clock.now())
-        with self._writing(job) as connection:
-            if _row(connection, name) is None:
+        with self._writing() as connection:
+            one_at_a_time(connection)
+            found = _row(connection, name)
+            if found is None or (found["status"] == CLOSED and found["instance"] is None):
+                allowed()
+            if found is not None and found["status"] == CLOSED and found["instance"] is None:
+                connection.execute(
+                    schema.rentals.update()
+                    .where(schema.rentals.c.name == name)
+                    .values(status=INTENT, kept=True, opened_at=now)
+                )
+            if found is None:
                 connection.execute(
                     schema.rentals.insert().values(
                         name=name,
@@ -153,9 +179,15 @@ class Rentals:
                 _lease(connection, name, run_id, now)
         return self.get(name)
 
-    def lease(self, name: str, run_id: str) -> None:
-        """Another run takes the rental over (reuse). A live lease is only ever one."""
-        with self._writing(self.get(name).job) as connection:
+    def lease(self, name: str, run_id: str, may_cost: Decimal) -> None:
+        """Another run takes the rental over (reuse). A live lease is only ever one.
+
+        Args:
+            may_cost: what the run may still make it cost, beside what it has cost already.
+        """
+        now = self.ledger.clock.now()
+        with self._writing() as connection:
+            row = _row(connection, name, hold=True)
             holders = _lease_holders(connection, name)
             if holders == [run_id]:
                 return
@@ -163,13 +195,18 @@ class Rentals:
                 raise EvidenceMismatch(
                     "reuse refused", name, expected="no live lease", found=f"run {holders[0]}"
                 )
-            _lease(connection, name, run_id, iso(self.ledger.clock.now()))
+            if row is None:
+                raise NotFound("no such rental", name, hint="charter rentals", exit_code=1)
+            _lease(connection, name, run_id, iso(now))
+            reserved = _as_rental(row).cost(now) + may_cost
             connection.execute(
-                schema.rentals.update().where(schema.rentals.c.name == name).values(run_id=run_id)
+                schema.rentals.update()
+                .where(schema.rentals.c.name == name)
+                .values(run_id=run_id, reserved=str(reserved))
             )
 
     def release_lease(self, name: str, run_id: str) -> None:
-        with self._writing(self.get(name).job) as connection:
+        with self._writing() as connection:
             connection.execute(
                 schema.leases.update()
                 .where(
@@ -218,7 +255,7 @@ class Rentals:
             values["kept"] = kept
         if reserved is not None:
             values["reserved"] = str(reserved)
-        with self._writing(self.get(name).job) as connection:
+        with self._writing() as connection:
             row = _row(connection, name, hold=True)
             if row is None:
                 raise NotFound("no such rental", name, hint="charter rentals", exit_code=1)
@@ -229,30 +266,52 @@ class Rentals:
         return self.get(name)
 
     @contextmanager
-    def _writing(self, job: str) -> Iterator[Connection]:
+    def _writing(self) -> Iterator[Connection]:
         with self.ledger.database.write() as connection:
             if self.epoch:
-                require_epoch(connection, job, self.epoch)
+                require_epoch(connection, self.job, self.epoch)
             yield connection
 
-    def spent(self, *, job: str | None = None, run_id: str | None = None) -> Decimal:
-        """Money so far, by job or run or of everything; open time counts up to now."""
+    def paid(self, run_id: str) -> tuple[Decimal, Decimal]:
+        """What a run has cost and its paid seconds, over every rental that it held.
+
+        A rental that runs took over from each other is shared out by their leases: from the
+        beginning or the take-over until the next one's.
+        """
+        now = self.ledger.clock.now()
+        amount = seconds = Decimal(0)
+        for rental in self.all():
+            windows = self._windows(rental.name)
+            for begin, end in (window[1:] for window in windows if window[0] == run_id):
+                for segment in rental.segments:
+                    part = segment.within(begin, end)
+                    amount += part.cost(now)
+                    seconds += part.seconds(now)
+        return amount, seconds
+
+    def spent(self, run_id: str) -> Decimal:
+        """Money that a run has cost so far; open time counts up to now."""
+        return self.paid(run_id)[0]
+
+    def spent_by_job(self, job: str, currency: str) -> Decimal:
+        """Money that all runs of a job have cost, and may still cost where they hold a host."""
         now = self.ledger.clock.now()
         return sum(
             (
-                rental.cost(now)
+                max(rental.reserved if rental.status in LIVE else Decimal(0), rental.cost(now))
                 for rental in self.all()
-                if (job is None or rental.job == job)
-                and (run_id is None or rental.run_id == run_id)
+                if rental.job == job and rental.currency == currency
             ),
             Decimal(0),
         )
 
-    def committed(self, *, day: str) -> Decimal:
+    def committed(self, day: str, currency: str) -> Decimal:
         """What live rentals may still cost (their reservations) and what the day has cost."""
         now = self.ledger.clock.now()
         amount = Decimal(0)
         for rental in self.all():
+            if rental.currency != currency:
+                continue
             if rental.status in LIVE:
                 amount += max(rental.reserved, rental.cost(now))
             elif rental.opened_at.startswith(day):
@@ -270,6 +329,25 @@ class Rentals:
             ),
             Decimal(0),
         )
+
+    def _windows(self, name: str) -> list[tuple[str, datetime | None, datetime | None]]:
+        """(run, from, until) of each lease in order; None: from the beginning, until the end."""
+        query = (
+            sa.select(schema.leases.c.run_id, schema.leases.c.taken_at)
+            .where(schema.leases.c.rental == name)
+            .order_by(schema.leases.c.taken_at)
+        )
+        with self.ledger.database.read() as connection:
+            rows = connection.execute(query).all()
+        taken = [parse_iso(row.taken_at) for row in rows]
+        return [
+            (
+                str(row.run_id),
+                taken[index] if index else None,
+                taken[index + 1] if index + 1 < len(taken) else None,
+            )
+            for index, row in enumerate(rows)
+        ]
 
 
 def _check(name: str, found: str, to: str, has_receipt: bool) -> None:

@@ -16,6 +16,7 @@ from experiment.errors import (
     Fenced,
     HostUnreachable,
     Interrupted,
+    StepTimeout,
     Uncertain,
 )
 from experiment.ledger import Evidence, states
@@ -37,7 +38,8 @@ from experiment.steps.store import store
 from experiment.steps.upload import upload
 from experiment.steps.verify import verify
 
-Goal = Literal["full", "prepare", "resume", "collect", "shutdown"]
+# `resume`, the next attempt of a failed run, comes with a later version.
+Goal = Literal["full", "prepare", "collect", "shutdown"]
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,12 @@ def needed(step: Step, session: Session, goal: Goal) -> bool:
     """Whether a walk has to call the step now.
 
     What led to a launch is not looked at again once the attempt was launched: a trainer that
-    works must not be disturbed. A failed or partial run goes no further than its monitor.
+    works must not be disturbed. A failed attempt goes nowhere by itself, a partial run or a salvage
+    goes no further.
     """
     state = session.state()
+    if state == states.FAILED:
+        return False
     if step.name == "shutdown" and session.contract.billing.shutdown == "keep":
         return False
     if step.name in _LAUNCHING and session.is_done("launch"):
@@ -99,13 +104,25 @@ def needed(step: Step, session: Session, goal: Goal) -> bool:
     if goal == "prepare" and step.name in _names_from("preflight_full"):
         return False
     if step.name in _names_from("collect"):
-        return state not in (states.FAILED, states.PARTIAL)
+        return state != states.PARTIAL and not _salvage(session, state)
     return True
+
+
+def _salvage(session: Session, state: str | None) -> bool:
+    """Files collected from a run that did not complete: nothing is verified, stored or sealed."""
+    history = session.ledger.history(session.run_id)
+    return state == states.COLLECTED and not states.completed_before_collection(history)
 
 
 def fails(step: Step, error: CharterError) -> bool:
     """Whether the error ends the attempt. Unreachable, fenced, uncertain, unapproved never do."""
-    passing = (HostUnreachable, Fenced, Uncertain, ApprovalNeeded, Interrupted)
+    passing: tuple[type[CharterError], ...] = (HostUnreachable, Fenced, Uncertain, Interrupted)
+    if step.name != "rent":
+        # What was rented above the approved rate is released again: that attempt is over.
+        passing += (ApprovalNeeded,)
+    if step.name == "launch":
+        # It may run: the next walk asks the agent before anything else.
+        passing += (StepTimeout,)
     return step.name in _FAILING and not isinstance(error, passing)
 
 

@@ -34,7 +34,7 @@ def quote(session: Session) -> str:
     bundle = session.recorded("bundle")
     plan = session.recorded("plan", any_attempt=True)
     digests = session.digests()
-    spent = session.rentals.spent(run_id=session.run_id)
+    spent = session.rentals.spent(session.run_id)
     rows = [
         ("job", f"{session.job}, run {session.run_id}, attempt {session.attempt}"),
         ("host", f"{session.contract.host.provider}: {' or '.join(bounds.gpus)}"),
@@ -90,31 +90,49 @@ def approve(session: Session) -> Evidence:
         GuardRefused: `limits.yaml` allows less.
     """
     grant = session.grant
-    limits = load_limits(session.home.limits)
-    amount, _ = worst_case(
-        grant.bounds.max_total, grant.bounds.max_hours, grant.bounds.max_price_per_hour
-    )
     if not session.is_done("approve"):
         _must_buy_a_training(session, grant)
-        limits.check(
-            job=session.job,
-            currency=grant.bounds.currency,
-            asked=max(amount - session.rentals.spent(run_id=session.run_id), Decimal(0)),
-            job_spent=session.rentals.spent(job=session.job),
-            day_spent=session.rentals.committed(day=session.clock.now().strftime("%Y-%m-%d")),
-        )
+        within_limits(session, grant)
     inputs = {"grant": grant.grant_id, "digests": session.digests()}
     return session.controller.once("approve", inputs, lambda _begun: grant.as_evidence())
 
 
+def within_limits(session: Session, grant: Grant) -> None:
+    """The home's caps for everyone. Looked at here for a person's sake, and again where the money
+    is reserved, while nobody else can reserve.
+
+    Raises:
+        GuardRefused: `limits.yaml` allows less.
+    """
+    bounds = grant.bounds
+    amount, _ = worst_case(bounds.max_total, bounds.max_hours, bounds.max_price_per_hour)
+    load_limits(session.home.limits).check(
+        job=session.job,
+        currency=bounds.currency,
+        asked=max(amount - session.rentals.spent(session.run_id), Decimal(0)),
+        job_spent=session.rentals.spent_by_job(session.job, bounds.currency),
+        day_spent=session.rentals.committed(
+            session.clock.now().strftime("%Y-%m-%d"), bounds.currency
+        ),
+    )
+
+
 def _must_buy_a_training(session: Session, grant: Grant) -> None:
     """Refused before renting: money that would not outlast the winding down."""
+    held = session.rentals.of_job_held(session.job)
+    rental = held.name if held is not None else ""
     deadlines(
         affordable_seconds(
             grant.bounds.max_total,
-            session.rentals.spent(run_id=session.run_id),
-            Decimal(0),
+            session.rentals.spent(session.run_id),
+            session.rentals.reserved_elsewhere(session.job, rental),
             grant.bounds.max_price_per_hour,
             grant.bounds.max_hours,
-        )
+        ),
+        wind_down(session),
     )
+
+
+def wind_down(session: Session) -> int:
+    """Seconds between the trainer's last moment and the host's, as the plan printed them."""
+    return int(session.recorded("plan", any_attempt=True)["wind_down_seconds"])

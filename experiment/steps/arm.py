@@ -5,12 +5,14 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+from experiment.clock import parse_iso
 from experiment.errors import CharterError, Fenced, HostUnreachable, RemoteStepFailed, Uncertain
 from experiment.hosts.agent_door import AgentDoor, find_python
 from experiment.hosts.connect import connect as connect_host
 from experiment.ledger import Evidence
 from experiment.money.amounts import affordable_seconds
 from experiment.money.deadlines import Deadlines, deadlines
+from experiment.steps.approve import wind_down
 from experiment.steps.session import Session
 from experiment.steps.shutdown import money_stop
 
@@ -18,6 +20,7 @@ from experiment.steps.shutdown import money_stop
 ARMED_WITHIN_SECONDS = 600.0
 _RETRY_SECONDS = 0.2
 _SLOWEST_RETRY_SECONDS = 5.0
+_LEAST_SECONDS = 60.0
 
 
 def arm(session: Session) -> Evidence:
@@ -30,7 +33,7 @@ def arm(session: Session) -> Evidence:
         HostNotStopped: ... and could not be stopped.
     """
     try:
-        return _arm(session)
+        return _within_time(session)
     except (Fenced, Uncertain):
         # The host is another controller's now, or nobody knows: neither is ours to stop.
         raise
@@ -43,13 +46,44 @@ def arm(session: Session) -> Evidence:
             "the host could not be armed and was stopped",
             str(session.rental.instance),
             found=error.line(),
-            hint=f"charter run again rents another; {error.hint}".rstrip("; "),
+            hint="charter run CONTRACT rents another",
             exit_code=error.exit_code,
         ) from error
 
 
+def _within_time(session: Session) -> Evidence:
+    """Try until it is armed or ten minutes of paid time have passed: "running" is not "sshd
+    answers", and a link may break in between."""
+    opened = parse_iso(session.rental.opened_at)
+    passed = (session.clock.now() - opened).total_seconds()
+    # A host that was taken over has been open for longer; it gets a minute.
+    give_up = session.clock.monotonic() + max(ARMED_WITHIN_SECONDS - passed, _LEAST_SECONDS)
+    pause = _RETRY_SECONDS
+    while True:
+        try:
+            return _arm(session)
+        except HostUnreachable:
+            if session.clock.monotonic() >= give_up:
+                raise
+        session.clock.sleep(pause)
+        pause = min(pause * 2, _SLOWEST_RETRY_SECONDS)
+
+
 def _arm(session: Session) -> Evidence:
-    door, hello = _reach(session)
+    instance = session.instance()
+    if instance.state in ("off", "released", "lost"):
+        raise RemoteStepFailed(
+            "the host went away before it was armed",
+            str(session.rental.instance),
+            expected="running",
+            found=instance.state,
+            hint="charter run CONTRACT rents another",
+        )
+    if instance.endpoint is None:
+        raise HostUnreachable("no address yet", instance.id, found=instance.state)
+    host = connect_host(instance.endpoint, session.home)
+    door = AgentDoor(host, session.data_root, find_python(host))
+    hello = door.place()
     incarnation = {
         "instance": str(session.rental.instance),
         "boot_id": str(hello["boot_id"]),
@@ -84,17 +118,16 @@ def bought_deadlines(session: Session) -> Deadlines:
     """What the grant's money and hours still buy on this host."""
     rental = session.rental
     bounds = session.grant.bounds
-    used_hours = sum(
-        (segment.seconds(session.clock.now()) for segment in rental.segments), Decimal(0)
-    ) / Decimal(3600)
+    spent, seconds = session.rentals.paid(session.run_id)
     return deadlines(
         affordable_seconds(
             bounds.max_total,
-            session.rentals.spent(run_id=session.run_id),
+            spent,
             session.rentals.reserved_elsewhere(session.job, rental.name),
             rental.rate,
-            bounds.max_hours - used_hours,
-        )
+            bounds.max_hours - seconds / Decimal(3600),
+        ),
+        wind_down(session),
     )
 
 
@@ -112,34 +145,3 @@ def watchdog_request(session: Session, bought: Deadlines) -> dict[str, Any]:
         "persist_seconds": 60,
         "term_grace_seconds": 60,
     }
-
-
-def _reach(session: Session) -> tuple[AgentDoor, dict[str, Any]]:
-    """Wait for the host to answer ("running" is not "sshd answers"), and place the agent."""
-    give_up = session.clock.monotonic() + ARMED_WITHIN_SECONDS
-    pause = _RETRY_SECONDS
-    while True:
-        instance = session.instance()
-        try:
-            if instance.endpoint is None:
-                raise HostUnreachable("no address yet", instance.id, found=instance.state)
-            host = connect_host(instance.endpoint, session.home)
-            door = AgentDoor(host, session.data_root, find_python(host))
-            return door, door.place()
-        except HostUnreachable as error:
-            if session.clock.monotonic() >= give_up:
-                raise
-            if instance.state in ("off", "released", "lost"):
-                raise _gone(session, instance.state) from error
-        session.clock.sleep(pause)
-        pause = min(pause * 2, _SLOWEST_RETRY_SECONDS)
-
-
-def _gone(session: Session, state: str) -> CharterError:
-    return RemoteStepFailed(
-        "the host went away before it was armed",
-        str(session.rental.instance),
-        expected="running",
-        found=state,
-        hint=f"charter resume {session.run_id}",
-    )

@@ -36,6 +36,11 @@ def bundle(session: Session) -> Evidence:
     return session.controller.once("bundle", inputs, do, to=states.PREPARED)
 
 
+def rebuild(session: Session) -> None:
+    """Build the payload anew where it is lost or damaged: the same project gives the same bytes."""
+    build_bundle(session.contract, session.run_dir / "bundle", skip=[session.home.root])
+
+
 def payload_is_there(session: Session) -> bool:
     """Whether the payload of this attempt still lies where it was built, unchanged."""
     found = session.recorded("bundle")

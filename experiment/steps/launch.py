@@ -19,7 +19,8 @@ def launch(session: Session) -> Evidence:
     Raises:
         Mismatch: this attempt was launched with other inputs.
         Busy: a trainer of the job is alive.
-        RemoteStepFailed: it ended at once; its last lines are in the message.
+        RemoteStepFailed: the program is not there.
+        StepTimeout: no answer in time; it may run, and the next walk finds it.
         CharterError: a secret that the contract names is not in this environment.
     """
     environment = session.recorded("environment")
@@ -44,6 +45,17 @@ def launch(session: Session) -> Evidence:
             timeout=GRACE_SECONDS + 60,
         )
 
+    def recover(_begun: Evidence) -> Evidence | None:
+        """A launch of this request on the host is this launch, whatever grant or secret is there
+        now: asked again, the agent answers from its record and starts nothing."""
+        door = session.door()
+        seen = door.call(
+            "status", {"run_root": session.run_root}, ref=session.request(), timeout=60
+        )
+        if seen["launch"]["request_id"] != session.request().request_id("launch"):
+            return None
+        return door.call("launch", fields, ref=session.request(), timeout=GRACE_SECONDS + 60)
+
     inputs = {
         **session.incarnation(),
         "attempt": session.attempt,
@@ -53,7 +65,9 @@ def launch(session: Session) -> Evidence:
         "snapshot": [item["tree_sha256"] for item in snapshot["inputs"]],
         "secrets": sorted(session.contract.secrets),
     }
-    return session.controller.once("launch", inputs, do, to=states.RUNNING, single=True)
+    return session.controller.once(
+        "launch", inputs, do, recover=recover, to=states.RUNNING, single=True
+    )
 
 
 def _fields(session: Session, environment: Evidence, snapshot: Evidence) -> dict[str, Any]:

@@ -205,12 +205,19 @@ def last_error(entries: list[dict[str, Any]]) -> dict[str, Any] | None:
             return found
         if entry["phase"] == "done":
             error: dict[str, Any] | None = entry["evidence"].get("error")
+            if error is None and entry["to"] == states.PARTIAL:
+                return {
+                    "kind": "remote_step_failed",
+                    "message": f"run is PARTIAL: {entry['evidence']['reason']}",
+                    "hint": "correct the trainer or run.artifacts, then charter run again --new",
+                    "exit_code": 1,
+                }
             return error
     return None
 
 
 def _from_record(body: dict[str, Any], evidence: dict[str, Any]) -> None:
-    body["verdict"] = "PARTIAL" if evidence["verdict"] == "STOPPED" else evidence["verdict"]
+    body["verdict"] = evidence["verdict"]
     body["reason"] = evidence["reason"]
     body["log_bytes"] = evidence["log_bytes"]
     body["step"] = evidence["latest"].get("step")

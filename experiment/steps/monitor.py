@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from experiment.errors import HostUnreachable, RemoteStepFailed
+from experiment.errors import CharterError, Fenced, RemoteStepFailed
 from experiment.ledger import Evidence, states
 from experiment.steps.session import Session
+from experiment.steps.shutdown import money_stop
 
 FIRST_POLL_SECONDS = 0.5
 SLOWEST_POLL_SECONDS = 15.0
@@ -74,12 +75,17 @@ def _watch(session: Session, report: Report) -> Evidence:
     offset = 0
     last_contact = float("-inf")
     while True:
+        _unless_ordered_off(session)
         try:
             if session.clock.monotonic() - last_contact >= CONTACT_SECONDS:
                 contact(session, lease=True)
                 last_contact = session.clock.monotonic()
             seen = status(session, metrics_offset=offset)
-        except HostUnreachable as error:
+        except Fenced:
+            raise
+        except CharterError as error:
+            # Whatever kept us from looking (a cut, a slow disk, a full one) says nothing about
+            # the trainer: only the provider's word that the host is off ends the run.
             _unless_gone(session, error)
             report({"unreachable": str(error)})
             pause = min(max(pause * 2, 2.0), 60.0)
@@ -103,7 +109,27 @@ def contact(session: Session, *, lease: bool) -> dict[str, Any]:
     )
 
 
-def _unless_gone(session: Session, error: HostUnreachable) -> None:
+def _unless_ordered_off(session: Session) -> None:
+    """A person ordered the host off while this controller holds the job: it does that."""
+    launched = session.ledger.last(session.run_id, "launch", session.attempt)
+    orders = [
+        entry
+        for entry in session.ledger.notes(session.run_id, "stop_requested")
+        if entry["evidence"].get("what") == "host"
+        and launched is not None
+        and entry["seq"] > launched["seq"]
+    ]
+    if orders:
+        who = orders[-1]["evidence"]["who"]
+        money_stop(session, session.rental, by=f"charter shutdown by {who}")
+        raise RemoteStepFailed(
+            "the host was stopped by order",
+            str(session.rental.instance),
+            found=f"charter shutdown by {who}",
+        )
+
+
+def _unless_gone(session: Session, error: CharterError) -> None:
     """Unreachable is not dead; but what the provider has switched off will not answer again."""
     state = session.instance().state
     if state in ("off", "released", "lost"):
@@ -112,7 +138,7 @@ def _unless_gone(session: Session, error: HostUnreachable) -> None:
             str(session.rental.instance),
             expected="running",
             found=state,
-            hint=f"charter resume {session.run_id}: the data disk is kept",
+            hint="the data disk is kept; charter run CONTRACT starts a new run",
         ) from error
 
 

@@ -30,27 +30,36 @@ def open_run(
     """
     ledger = Ledger.open(home, clock)
     try:
-        newest = ledger.newest(contract.job)
-        if newest is not None and not is_over(ledger, newest) and not new:
-            if newest.contract_sha256 == contract.sha256:
-                return newest, True
-            raise Busy(
-                "job has an unfinished run with another contract",
-                f"{contract.job}, run {newest.run_id} ({newest.state})",
-                expected=f"contract {newest.contract_sha256[:12]}",
-                found=f"contract {contract.sha256[:12]}",
-                hint=f"charter resume {newest.run_id} to go on, or charter run --new",
-            )
-        created = ledger.create_run(
-            contract.job,
-            contract.canonical(),
-            contract.sha256,
-            str(contract.base),
-            __version__,
-        )
-        return created, False
+        return _open(ledger, contract, new)
+    except Busy:
+        # Somebody opened a run of the job at the same moment: that one is meant, or refused.
+        return _open(ledger, contract, new)
     finally:
         ledger.close()
+
+
+def _open(ledger: Ledger, contract: Contract, new: bool) -> tuple[RunRow, bool]:
+    newest = ledger.newest(contract.job)
+    if newest is not None and not is_over(ledger, newest) and not new:
+        if newest.contract_sha256 == contract.sha256:
+            return newest, True
+        raise Busy(
+            "job has an unfinished run with another contract",
+            f"{contract.job}, run {newest.run_id} ({newest.state})",
+            expected=f"contract {newest.contract_sha256[:12]}",
+            found=f"contract {contract.sha256[:12]}",
+            hint="charter run --new starts another beside it",
+        )
+    created = ledger.create_run(
+        contract.job,
+        contract.canonical(),
+        contract.sha256,
+        str(contract.base),
+        __version__,
+        after=newest.run_id if newest else None,
+        alone=True,
+    )
+    return created, False
 
 
 def is_over(ledger: Ledger, run: RunRow) -> bool:
@@ -61,6 +70,10 @@ def is_over(ledger: Ledger, run: RunRow) -> bool:
     """
     if run.state == states.FAILED:
         return True
+    if run.state == states.COLLECTED and not states.completed_before_collection(
+        ledger.history(run.run_id)
+    ):
+        return True  # a salvage: it is never verified
     if ledger.done(run.run_id, "verify") is None:
         return run.state == states.SHUTDOWN
     kept = run.contract["billing"]["shutdown"] == "keep" and run.state == states.VERIFIED

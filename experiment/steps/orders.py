@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from experiment.errors import GuardRefused, HostUnreachable, NotFound
+from experiment.errors import (
+    GuardRefused,
+    HostUnreachable,
+    NotFound,
+    RemoteStepFailed,
+    StepTimeout,
+)
 from experiment.ledger import Ledger, states
 from experiment.paths import Home
 from experiment.steps.collect import COLLECTABLE, collect
@@ -29,7 +35,7 @@ def stop_trainer(
         HostUnreachable: the order is recorded, the host did not hear it.
     """
     with attached(_ref(home, name)) as session:
-        if not session.is_done("launch"):
+        if not session.was_begun("launch"):
             raise NotFound(
                 "nothing to stop",
                 f"run {session.run_id}",
@@ -88,11 +94,13 @@ def shutdown_run(home: Home, name: str, *, who: str, dry_run: bool) -> dict[str,
     with attached(ref) as session:
         rental = session.rental
         body = {"run_id": session.run_id, "instance": rental.instance, "status": rental.status}
+        _unless_anothers(session)
         _unless_training(session)
         if dry_run:
             return {**body, "dry_run": True}
         evidence = {"who": who, "what": "host"}
         session.ledger.note(session.run_id, "stop_requested", evidence)
+    # A flow that holds the job sees the order within a poll, stops the host and lets the job go.
     with controlling(ref) as held, attached(held) as session:
         if session.state() in (states.VERIFIED, states.FAILED):
             found = shutdown(session, order=f"charter shutdown by {who}")
@@ -106,12 +114,25 @@ def shutdown_run(home: Home, name: str, *, who: str, dry_run: bool) -> dict[str,
         }
 
 
+def _unless_anothers(session: Session) -> None:
+    """A host that another run took over is that run's to stop."""
+    others = [run for run in session.rentals.leased(session.rental.name) if run != session.run_id]
+    if others:
+        raise GuardRefused(
+            "shutdown refused",
+            str(session.rental.instance),
+            expected=f"the host of run {session.run_id}",
+            found=f"run {others[0]} works on it now",
+            hint=f"charter shutdown {others[0]}",
+        )
+
+
 def _unless_training(session: Session) -> None:
-    if session.state() != states.RUNNING:
+    if not session.was_begun("launch") or session.rental.status == "closed":
         return
     try:
         seen = status(session)
-    except HostUnreachable:
+    except (HostUnreachable, StepTimeout, RemoteStepFailed):
         # The person wants the meter off, and the host can't be asked: the provider decides.
         return
     if seen["process"] and seen["process"]["alive"]:

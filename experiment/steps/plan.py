@@ -5,6 +5,7 @@ from __future__ import annotations
 from experiment.contract.plan import make_plan
 from experiment.errors import GuardRefused
 from experiment.ledger import Evidence, states
+from experiment.providers.registry import get_provider
 from experiment.steps.session import Session
 
 
@@ -16,12 +17,13 @@ def plan(session: Session) -> Evidence:
     """
 
     def do(_begun: Evidence) -> Evidence:
-        _without_hubs(session)
+        _must_be_supported(session)
         made = make_plan(session.contract)
         return {
             "contract_sha256": made.contract_sha256,
             "worst_case": made.worst_case,
             "inputs": made.inputs,
+            "wind_down_seconds": made.wind_down_seconds,
             "steps": [step["name"] for step in made.steps],
             "warnings": made.warnings,
             "bitwise_reproducible": session.contract.bitwise_reproducible,
@@ -31,8 +33,17 @@ def plan(session: Session) -> Evidence:
     return session.controller.once("plan", inputs, do, to=states.PLANNED)
 
 
-def _without_hubs(session: Session) -> None:
-    """Refused before anything is paid for: this version cannot fetch from a hub."""
+def _must_be_supported(session: Session) -> None:
+    """Refused before anybody is asked: what this version does not do."""
+    get_provider(session.contract.host.provider, session.home, session.clock)
+    if session.contract.billing.approval == "signed":
+        raise GuardRefused(
+            "approval refused",
+            "billing.approval",
+            expected="ask or preauthorised",
+            found="signed",
+            hint="signed approvals are not in this version",
+        )
     hubs = [item for item in session.contract.inputs if item.source != "folder"]
     if hubs:
         raise GuardRefused(

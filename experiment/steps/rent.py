@@ -5,11 +5,19 @@ from __future__ import annotations
 from decimal import Decimal
 
 from experiment import faults
-from experiment.errors import ApprovalNeeded, Fenced, HostNotStopped, RemoteStepFailed
+from experiment.errors import (
+    ApprovalNeeded,
+    CharterError,
+    Fenced,
+    HostNotStopped,
+    RemoteStepFailed,
+    Uncertain,
+)
 from experiment.ledger import Evidence, states
 from experiment.money.amounts import Segment, worst_case
 from experiment.providers.base import CreateRequest, Instance
 from experiment.rentals import Rental, book
+from experiment.steps.approve import within_limits
 from experiment.steps.session import Session
 from experiment.steps.shutdown import confirm_off
 from remote.agent.files import canonical_json, sha256_bytes
@@ -40,6 +48,14 @@ def rent(session: Session) -> Evidence:
         if begun["reuse"]:
             return _settle(session, _take_over(session, begun["name"]), reused=True)
         rental = _intend(session, begun["name"])
+        if rental.status == book.CLOSED:
+            raise RemoteStepFailed(
+                "the instance of this run was stopped",
+                rental.name,
+                expected="a rental that is open",
+                found=f"closed by {(rental.receipt or {}).get('by', 'nobody')}",
+                hint="charter run CONTRACT starts a new run",
+            )
         gpu = session.contract.host.gpus[0]
         instance = session.provider.create(
             CreateRequest(
@@ -54,7 +70,7 @@ def rent(session: Session) -> Evidence:
         )
         created.append(instance)
         faults.reached("rent.created")
-        return _adopt(session, rental, instance)
+        return _adopt_or_stop(session, rental, instance)
 
     def recover(begun: Evidence) -> Evidence | None:
         if begun["reuse"]:
@@ -63,7 +79,7 @@ def rent(session: Session) -> Evidence:
         if instance is None or (instance.state == "off" and not instance.segments):
             # Never created, or never powered on: creating it (again) is the first effect.
             return None
-        return _adopt(session, _intend(session, begun["name"]), instance)
+        return _adopt_or_stop(session, _intend(session, begun["name"]), instance)
 
     inputs = {"attempt": session.attempt, "host": sha256_bytes(canonical_json(host))}
     try:
@@ -110,7 +126,9 @@ def _take_over(session: Session, name: str) -> Rental:
     for run_id in session.rentals.leased(name):
         if not _holds(session, run_id):
             session.rentals.release_lease(name, run_id)
-    session.rentals.lease(name, session.run_id)
+    bounds = session.grant.bounds
+    amount, _ = worst_case(bounds.max_total, bounds.max_hours, bounds.max_price_per_hour)
+    session.rentals.lease(name, session.run_id, amount)
     return session.rentals.get(name)
 
 
@@ -132,7 +150,19 @@ def _intend(session: Session, name: str) -> Rental:
         currency=bounds.currency,
         rate=cap,
         reserved=amount,
+        allowed=lambda: within_limits(session, session.grant),
     )
+
+
+def _adopt_or_stop(session: Session, rental: Rental, instance: Instance) -> Evidence:
+    """Adopt; and where that fails, nothing that was created for this run stays on."""
+    try:
+        return _adopt(session, rental, instance)
+    except (Fenced, HostNotStopped, Uncertain):
+        raise
+    except CharterError:
+        confirm_off(session.provider, instance.id, session.clock, by="could not be taken over")
+        raise
 
 
 def _adopt(session: Session, rental: Rental, instance: Instance) -> Evidence:
@@ -200,7 +230,7 @@ def _running(session: Session, instance_id: str) -> Instance:
                 instance_id,
                 expected=f"running within {RUNNING_WITHIN_SECONDS:.0f} s",
                 found=instance.state,
-                hint=f"charter resume {session.run_id}",
+                hint="charter run CONTRACT rents another",
             )
         session.clock.sleep(0.1)
 

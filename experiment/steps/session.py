@@ -46,7 +46,7 @@ class Session:
         self.epoch = epoch
         self.clock: Clock = ledger.clock
         self.contract = Contract.from_canonical(run.contract, Path(run.base))
-        self.rentals = Rentals(ledger, epoch)
+        self.rentals = Rentals(ledger, epoch, run.job)
         self.grants = Grants(ledger)
         self.controller = Controller(ledger, run.run_id, run.attempt, epoch)
 
@@ -97,6 +97,10 @@ class Session:
 
     def is_done(self, step: str) -> bool:
         return self.ledger.done(self.run_id, step, self.attempt) is not None
+
+    def was_begun(self, step: str) -> bool:
+        """Whether its effect may have happened: an intent is enough."""
+        return self.ledger.last(self.run_id, step, self.attempt) is not None
 
     def state(self) -> str | None:
         """The run's state as the ledger has it now."""
@@ -156,7 +160,7 @@ class Session:
                 str(self.rental.instance),
                 expected="running",
                 found=instance.state,
-                hint=f"charter resume {self.run_id}",
+                hint="charter run CONTRACT rents another",
             )
         host = connect(instance.endpoint, self.home)
         armed = self.ledger.done(self.run_id, "arm", self.attempt)

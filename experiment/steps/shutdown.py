@@ -11,7 +11,7 @@ from experiment import faults
 from experiment.clock import Clock, iso
 from experiment.errors import GuardRefused, HostNotStopped
 from experiment.ledger import Evidence, states
-from experiment.money.amounts import Segment, shown, total
+from experiment.money.amounts import Segment, shown
 from experiment.providers.base import Instance, Provider
 from experiment.rentals import Rental, book
 from experiment.steps.session import Session
@@ -123,6 +123,15 @@ def money_stop(session: Session, rental: Rental, *, by: str) -> Rental:
     """Stop paying: the rental is closed on the provider's word; the run's state stays as it is."""
     if rental.status == book.CLOSED:
         return rental
+    others = [run for run in session.rentals.leased(rental.name) if run != session.run_id]
+    if others:
+        raise GuardRefused(
+            "stop refused",
+            str(rental.instance),
+            expected=f"the host of run {session.run_id}",
+            found=f"run {others[0]} works on it now",
+            hint=f"charter shutdown {others[0]}",
+        )
     session.rentals.record(rental.name, book.STOPPING)
     faults.reached("shutdown.stopping")
     try:
@@ -141,11 +150,9 @@ def money_stop(session: Session, rental: Rental, *, by: str) -> Rental:
 
 def cost_of(session: Session) -> Mapping[str, Any]:
     """What the run's rentals cost, an estimate by the provider's rate and the paid time."""
-    now = session.clock.now()
-    rentals = [r for r in session.rentals.all() if r.run_id == session.run_id]
-    seconds = sum(s.seconds(now) for r in rentals for s in r.segments)
+    amount, seconds = session.rentals.paid(session.run_id)
     return {
-        "amount": shown(sum((total(r.segments, now) for r in rentals), start=total((), now))),
+        "amount": shown(amount),
         "currency": session.contract.billing.currency,
         "paid_seconds": f"{seconds:.1f}",
         "estimate": True,

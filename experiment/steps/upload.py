@@ -8,7 +8,7 @@ from typing import Any
 from experiment.contract.slug import slugify
 from experiment.errors import EvidenceMismatch
 from experiment.ledger import Evidence, states
-from experiment.steps.bundle import payload_is_there
+from experiment.steps.bundle import payload_is_there, rebuild
 from experiment.steps.session import Session
 from experiment.transfer.upload import Item
 from experiment.transfer.upload import upload as send
@@ -30,6 +30,8 @@ def upload(session: Session) -> Evidence:
     }
 
     def do(_begun: Evidence) -> Evidence:
+        if not payload_is_there(session):
+            rebuild(session)
         if not payload_is_there(session):
             raise EvidenceMismatch(
                 "payload is not the approved one",

@@ -13,6 +13,7 @@ from experiment.clock import SystemClock
 from experiment.contract import load_contract
 from experiment.errors import CharterError, GuardRefused
 from experiment.ledger import Ledger
+from experiment.providers.registry import get_provider
 from experiment.rentals.sweep import sweep
 from experiment.steps import AFTER_THE_GATE, RunRef, attached, walk
 from experiment.steps.looking import look
@@ -139,11 +140,22 @@ def test_too_little_disk_is_refused_before_anything_is_sent(world: World) -> Non
     assert world.run().state == "FAILED"
 
 
-def test_a_payload_changed_here_is_not_sent(world: World) -> None:
+def test_a_damaged_payload_is_built_again(world: World) -> None:
+    """The same project gives the same bytes: a payload that was lost or damaged is made anew."""
+    world.drive(CHARTER_FAULT="kill:bundle.after")
+    (payload,) = world.home.root.glob("runs/tiny/*/bundle/*.tar.gz")
+    payload.write_bytes(b"x")
+    code, out, err = world.drive()
+    assert (code, out) == (0, "SHUTDOWN"), err
+    world.must_be_whole()
+
+
+def test_a_project_changed_after_its_approval_is_not_sent(world: World) -> None:
     """The approved bundle, or none: exit 2 naming the file."""
     world.drive(CHARTER_FAULT="kill:bundle.after")
     (payload,) = world.home.root.glob("runs/tiny/*/bundle/*.tar.gz")
-    payload.write_bytes(payload.read_bytes() + b"x")
+    payload.unlink()
+    (world.contract.parent / "train.py").write_text("print('another')")
     code, _, err = world.drive()
     assert code == 2
     assert payload.name in err
@@ -206,3 +218,72 @@ def test_a_failed_runs_host_is_taken_over_by_the_next(world: World) -> None:
     rented = [e["evidence"] for e in world.entries() if e["to"] == "RENTED"]
     assert [r["reused"] for r in rented] == [True]
     assert world.instances() == ["off"]
+
+
+def test_a_launch_is_found_again_whatever_changed_meanwhile(world: World) -> None:
+    """Killed between launch and record; then its secret is gone from the environment: the next
+    walk finds the running trainer instead of failing the run."""
+    world.set("billing:", "secrets: [PLANTED_SECRET]\nbilling:")
+    world.set('TRAIN_SECONDS: "0.3"', 'TRAIN_SECONDS: "4"')
+    code, _, err = world.drive(CHARTER_FAULT="kill:launch.effect", PLANTED_SECRET="planted-value")
+    assert code == -signal.SIGKILL, err
+    assert _sweep(world, 60) == ["leave"]
+    code, out, err = world.drive()
+    assert (code, out) == (0, "SHUTDOWN"), err
+    world.must_be_whole()
+    for file in world.results().rglob("*"):
+        assert not file.is_file() or b"planted-value" not in file.read_bytes()
+
+
+def test_a_failed_runs_order_does_not_stop_its_successors_host(world: World) -> None:
+    """`shutdown` of the old run is refused while the new one holds the host."""
+    world.set('TRAIN_SECONDS: "0.3"', 'TRAIN_SECONDS: "0.3", TRAIN_EXIT: "5"')
+    world.drive()
+    failed = world.run().run_id
+    world.set('TRAIN_SECONDS: "0.3", TRAIN_EXIT: "5"', 'TRAIN_SECONDS: "60"')
+    open_run(world.home, load_contract(world.contract), new=True)
+    code, _, err = world.drive(CHARTER_FAULT="kill:launch.after")
+    assert code == -signal.SIGKILL, err
+    with pytest.raises(GuardRefused, match="works on it now"):
+        shutdown_run(world.home, failed, who="somebody", dry_run=False)
+    assert world.instances() == ["running"]
+
+
+def test_a_shutdown_order_reaches_a_controller_that_watches(world: World) -> None:
+    """An order while a flow holds the job: the flow obeys and lets the job go."""
+    world.set('TRAIN_SECONDS: "0.3"', 'TRAIN_SECONDS: "60"')
+    controller = world.controller()
+    _until_running(world)
+    order = {"who": "somebody", "what": "host"}
+    world.ledger().note(world.run().run_id, "stop_requested", order)
+    code, _, err = controller.end()
+    assert code == 1
+    assert "stopped by order" in err
+    assert world.instances() == ["off"]
+    assert world.rentals()[0].receipt["by"] == "charter shutdown by somebody"
+
+
+def test_a_host_that_was_never_armed_is_swept(world: World) -> None:
+    """Its controller died between rent and arm: after ten minutes the sweep stops it."""
+    world.drive(CHARTER_FAULT="kill:rent.after")
+    assert _sweep(world, 590) == ["leave"]
+    assert _sweep(world, 610) == ["stop"]
+    assert world.instances() == ["off"]
+
+
+def test_an_instance_that_is_on_over_a_closed_rental_is_swept(world: World) -> None:
+    """Something powered it on again behind our back: it is stopped."""
+    assert world.drive()[1] == "SHUTDOWN"
+    (rental,) = world.rentals()
+    get_provider("local", world.home, SystemClock()).power_on(str(rental.instance))
+    assert _sweep(world, 0) == ["stop"]
+    assert world.instances() == ["off"]
+
+
+def test_a_salvaged_job_can_start_again(world: World) -> None:
+    """A salvage is over: the next `run` starts a new run instead of verifying it."""
+    world.set('TRAIN_SECONDS: "0.3"', 'TRAIN_SECONDS: "0.3", TRAIN_EXIT: "5"')
+    world.drive()
+    collect_run(world.home, "tiny")
+    _, continued = open_run(world.home, load_contract(world.contract))
+    assert not continued

@@ -32,6 +32,7 @@ def _answer(ledger: Ledger, decision: str = "granted", who: str = "a", bounds=AS
         who=who,
         channel="terminal",
         quote="what was shown",
+        comment="why",
         bounds=bounds,
         asked=ASKED,
         digests=DIGESTS,

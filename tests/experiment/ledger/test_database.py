@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from experiment.errors import CharterError, NotFound
+from experiment.errors import Busy, CharterError, NotFound
 from experiment.ledger import Ledger, database, schema
 from experiment.ledger.database import Database
 from experiment.paths import Home
@@ -73,3 +73,11 @@ def test_run_ids_are_unique_within_a_second(ledger: Ledger) -> None:
     assert ledger.resolve(ids[1]).job == "b"
     with pytest.raises(NotFound, match="charter list"):
         ledger.resolve("nobody")
+
+
+def test_two_that_decide_at_once_make_one_run(ledger: Ledger) -> None:
+    """Both saw no run of the job: the second is told, and finds the first one's."""
+    make = {"contract": {}, "contract_sha256": "a" * 64, "base": "/", "version": "t"}
+    ledger.create_run("a", **make, after=None, alone=True)
+    with pytest.raises(Busy, match="meanwhile"):
+        ledger.create_run("a", **make, after=None, alone=True)

@@ -171,3 +171,16 @@ def test_parallel_writers_make_one_unbroken_chain(ledger: Ledger, run_id: str) -
     assert failures == []
     assert [e["seq"] for e in entries] == list(range(1, 101))
     assert check_chain(entries) == []
+
+
+def test_a_step_that_cannot_be_recorded_is_not_begun(
+    controller: Controller, ledger: Ledger
+) -> None:
+    """A failed run's launch is refused before its effect, not after it."""
+    controller.enter("rent", "PLANNED", PLAN)
+    controller.enter("rent", "FAILED", {"error": {"message": "x"}})
+    effect = Effect()
+    with pytest.raises(IllegalTransition, match="launch"):
+        controller.once("launch", {}, effect.do, to="RUNNING", single=True)
+    assert effect.times == 0
+    assert "launch" not in [e["step"] for e in ledger.entries(controller.run_id)]

@@ -82,7 +82,8 @@ def test_limits_cap_what_a_contract_asks(tmp_path) -> None:
     with pytest.raises(GuardRefused, match="USD"):
         limits.check(**{**ask, "currency": "USD"}, job_spent=Decimal(0), day_spent=Decimal(0))
     assert load_limits(tmp_path / "none.yaml") == Limits()
-    for text in ("max_per_week: 3\n", "max_per_job: true\n", "max_per_job: -1\n", "- 1\n"):
+    wrong = ("max_per_week: 3", "max_per_job: true", "max_per_job: -1", "- 1", "a: [")
+    for text in wrong:
         path.write_text(text)
         with pytest.raises(CharterError, match=r"limits\.yaml"):
             load_limits(path)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 import pytest
 
-from experiment.errors import EvidenceMismatch, Fenced
+from experiment.clock import SystemClock
+from experiment.errors import EvidenceMismatch, Fenced, GuardRefused
 from experiment.ledger import Ledger, hold
 from experiment.money.amounts import Segment
 from experiment.paths import Home
@@ -74,9 +75,9 @@ def test_a_rental_has_one_live_lease(rentals: Rentals) -> None:
     second = rentals.ledger.runs()[0].run_id
     assert second != first
     with pytest.raises(EvidenceMismatch, match=first):
-        rentals.lease("one", second)
+        rentals.lease("one", second, Decimal(1))
     rentals.release_lease("one", first)
-    rentals.lease("one", second)
+    rentals.lease("one", second, Decimal(1))
     assert rentals.leased("one") == [second]
     assert rentals.of_run(second).name == "one"
 
@@ -87,7 +88,7 @@ def test_spent_and_reserved(rentals: Rentals) -> None:
     run_id = _intend(rentals)
     segment = Segment(Decimal(2), now - timedelta(hours=2), now - timedelta(hours=1))
     rentals.record("one", book.OPEN, instance="i", segments=[segment])
-    assert rentals.spent(run_id=run_id) == Decimal(2)
+    assert round(rentals.spent(run_id), 2) == Decimal(2)
     assert rentals.reserved_elsewhere("tiny", "other") == Decimal(3)
     assert rentals.reserved_elsewhere("tiny", "one") == 0
     rentals.record("one", book.CLOSED, receipt={"state": "off"})
@@ -98,7 +99,7 @@ def test_a_fenced_controllers_rentals_are_not_written(rentals: Rentals) -> None:
     """A controller that was replaced changes no rental, neither opens nor closes one."""
     run_id = _intend(rentals)
     with hold(rentals.ledger, "tiny") as lock:
-        old = Rentals(rentals.ledger, lock.epoch)
+        old = Rentals(rentals.ledger, lock.epoch, "tiny")
         old.record("one", book.OPEN, instance="i")
     hold(rentals.ledger, "tiny").release()
     with pytest.raises(Fenced):
@@ -106,3 +107,70 @@ def test_a_fenced_controllers_rentals_are_not_written(rentals: Rentals) -> None:
     with pytest.raises(Fenced):
         old.release_lease("one", run_id)
     assert rentals.get("one").status == book.OPEN
+
+
+class MovedClock(SystemClock):
+    """The machine's clock, moved ahead by a test."""
+
+    ahead = timedelta(0)
+
+    def now(self) -> datetime:
+        return super().now() + self.ahead
+
+
+def test_runs_that_take_a_rental_over_share_its_cost(rentals: Rentals) -> None:
+    """Each pays from its take-over to the next one's; together they pay everything, once."""
+    clock = MovedClock()
+    rentals.ledger.clock = clock
+    first = _intend(rentals)
+    second = rentals.ledger.runs()[0].run_id
+    start = clock.now()
+    rentals.record("one", book.OPEN, instance="i", segments=[Segment(Decimal(2), start)])
+    clock.ahead = timedelta(hours=1)
+    rentals.release_lease("one", first)
+    rentals.lease("one", second, Decimal(5))
+    clock.ahead = timedelta(hours=3)
+    assert round(rentals.spent(first), 2) == Decimal(2)
+    assert round(rentals.spent(second), 2) == Decimal(4)
+    assert round(rentals.paid(second)[1]) == 7200
+    assert round(rentals.get("one").reserved, 2) == Decimal(7)
+
+
+def test_a_closed_intent_is_opened_again_and_a_closed_rental_is_not(rentals: Rentals) -> None:
+    """Never created: the same name may be tried again. Once it was an instance, it stays closed."""
+    _intend(rentals)
+    rentals.record("one", book.CLOSED)
+    _intend(rentals)
+    assert rentals.get("one").status == book.INTENT
+    rentals.record("one", book.OPEN, instance="i")
+    rentals.record("one", book.CLOSED, receipt={"state": "off"})
+    _intend(rentals)
+    assert rentals.get("one").status == book.CLOSED
+
+
+def test_an_unconfirmed_stop_can_be_repeated(rentals: Rentals) -> None:
+    """The provider did not confirm in time: the next try may send its power-off again."""
+    _intend(rentals)
+    for status in (book.OPEN, book.STOPPING, book.UNCONFIRMED, book.STOPPING):
+        rentals.record("one", status, instance="i")
+    assert rentals.record("one", book.CLOSED, receipt={"state": "off"}).status == book.CLOSED
+
+
+def test_a_cap_is_looked_at_where_the_money_is_reserved(rentals: Rentals) -> None:
+    """What the caps forbid leaves no intent behind."""
+
+    def forbid() -> None:
+        raise GuardRefused("limit refused", "job tiny")
+
+    with pytest.raises(GuardRefused):
+        rentals.intend(
+            "one",
+            provider="local",
+            job="tiny",
+            run_id=rentals.ledger.runs()[0].run_id,
+            currency="CNY",
+            rate=Decimal(1),
+            reserved=Decimal(1),
+            allowed=forbid,
+        )
+    assert rentals.all() == []
