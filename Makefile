@@ -45,7 +45,7 @@ bench: setup
 	@.venv/bin/python -m benchmarks
 
 faults:
-	@setup/test.sh tests/faults
+	@setup/test.sh tests/e2e
 
 clean:
 	@if [ -x .venv/bin/charter ] && [ -d .charter ]; then .venv/bin/charter --home .charter down; fi

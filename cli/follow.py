@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from experiment.ledger import Ledger, RunRow
 
 POLL_SECONDS = 0.4
+HELD = "held by another controller"
 
 
 def follow(session: Session, run_id: str, flow_run_id: str) -> int:
@@ -36,6 +37,12 @@ def follow(session: Session, run_id: str, flow_run_id: str) -> int:
     runs = FlowRuns(session.home)
     try:
         flow_run = _until_ended(session, ledger, runs, run_id, flow_run_id)
+        while flow_run.kind == "FAILED" and HELD in flow_run.message:
+            # Another flow run (the sweep's, say) holds the job: that one is the one to follow.
+            other = ledger.run(run_id).flow_run
+            if other is None or other == flow_run.flow_run_id:
+                break
+            flow_run = _until_ended(session, ledger, runs, run_id, other)
         row = ledger.run(run_id)
         return _finish(session, ledger, row, flow_run)
     except KeyboardInterrupt:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer._click.exceptions import ClickException  # typer 0.29 exports no public name for it
 
-from cli import act, look, plan, prove, run, server
+from cli import act, look, money, plan, prove, run, server
 from cli.output import Output, Session
 from experiment.errors import CharterError, Interrupted, UsageError
 from experiment.paths import Home
@@ -40,6 +40,7 @@ COMMANDS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("collect", act.collect),
     ("verify", prove.verify),
     ("shutdown", act.shutdown),
+    ("rentals", money.rentals),
 )
 
 INTERNAL_FAULT = 70

@@ -18,6 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deployments import automations
 from deployments.environment import POLL_SECONDS, connect
 from deployments.manifest import MANIFEST, RUNNERS, Entry, read_manifest
 from deployments.starting import ready_file
@@ -58,6 +59,8 @@ async def _serve(home: Home, name: str, entries: Sequence[Entry], limit: int) ->
     for entry in entries:
         deployment = deployment_of(entry)
         registered[entry.name] = str(await runner.aadd_deployment(deployment))
+    if name == "reapers":
+        await automations.ensure()
     write_json(ready_file(home, name), {"pid": os.getpid(), "deployments": registered}, 0o600)
     await runner.start()
 

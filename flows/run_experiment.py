@@ -44,16 +44,17 @@ def run_experiment(
             its id, like the commands of those names.
         overrides: dotted contract keys and their values, like `billing.max_total: "5"`.
     """
-    ref = open_from_flow(Home.find(), contract, run_id, overrides or {}, str(flow_run.id))
+    mine = str(flow_run.id)
+    ref = open_from_flow(Home.find(), contract, run_id, overrides or {}, mine)
     try:
         if goal in ("collect", "shutdown"):
             return _obey(ref, goal)
-        with controlling(ref) as held:
+        with controlling(ref, mine) as held:
             _walk(held, steps.BEFORE_THE_GATE, goal)
         grant = gate(ref)
         if grant.decision != GRANTED:
             return Cancelled(message=f"refused by {grant.who}: nothing was rented")
-        with controlling(ref) as held:
+        with controlling(ref, mine) as held:
             _walk(held, steps.AFTER_THE_GATE, goal)
     except CharterError as error:
         get_run_logger().error("error: %s", error.line())

@@ -39,6 +39,7 @@ from experiment.rentals import book
 from experiment.rentals.book import Rental, Rentals
 from experiment.steps.arm import ARMED_WITHIN_SECONDS
 from experiment.steps.monitor import status
+from experiment.steps.opening import is_over
 from experiment.steps.session import RunRef, Session, attached
 from experiment.steps.shutdown import confirm_off, money_stop
 
@@ -258,6 +259,23 @@ def _since_last_entry(ledger: Ledger, run: RunRow) -> float:
     entries = ledger.entries(run.run_id)
     last = parse_iso(entries[-1]["at_utc"] if entries else run.created_at)
     return max((ledger.clock.now() - last).total_seconds(), 0.0)
+
+
+def abandoned_runs(root: str) -> list[dict[str, str]]:
+    """`run_id` and `flow_run` of runs that were approved, are not over, and have no controller."""
+    ledger = Ledger.open(Home(Path(root)))
+    try:
+        return [
+            {"run_id": run.run_id, "flow_run": run.flow_run}
+            for run in ledger.runs()
+            if run.flow_run is not None
+            and run.state != states.PARTIAL
+            and not is_over(ledger, run)
+            and ledger.done(run.run_id, "approve") is not None
+            and not is_held(ledger, run.job)
+        ]
+    finally:
+        ledger.close()
 
 
 def home_sweep(root: str) -> list[Finding]:

@@ -97,7 +97,7 @@ def require_artifacts(folder: Path, names: Sequence[str]) -> list[str]:
             missing[0],
             expected="a collected file of that name",
             found="none",
-            hint="see run.log; then charter resume, or correct run.artifacts",
+            hint="see logs/run.log; correct the trainer or run.artifacts, then charter run --new",
             details=[f"{name}: missing" for name in missing],
         )
     return list(names)

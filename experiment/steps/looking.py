@@ -70,11 +70,8 @@ def list_runs(home: Home) -> list[dict[str, Any]]:
 
 def log_file(home: Home, run: RunRow) -> Path | None:
     """The collected log of a run, when there is one."""
-    results = home.results(run.job, run.run_id)
-    for name in ("logs/run.log", "run.log"):
-        if (results / name).is_file():
-            return results / name
-    return None
+    found = home.results(run.job, run.run_id) / "logs" / "run.log"
+    return found if found.is_file() else None
 
 
 def read_log(home: Home, name: str, *, tail: int | None = None, offset: int = 0) -> dict[str, Any]:

@@ -101,17 +101,15 @@ def open_from_flow(
         chosen = known[0].run_id
     else:
         chosen = open_run(home, load_contract(Path(text), overrides))[0].run_id
-    ledger = Ledger.open(home)
-    try:
-        ledger.set_flow_run(chosen, flow_run)
-    finally:
-        ledger.close()
     return RunRef(str(home.root), chosen)
 
 
 @contextmanager
-def controlling(ref: RunRef) -> Iterator[RunRef]:
+def controlling(ref: RunRef, flow_run: str = "") -> Iterator[RunRef]:
     """Hold the run's job for a while: the reference with the lock's epoch in it.
+
+    Args:
+        flow_run: the flow run that holds it from now on, for those who follow or answer it.
 
     Leaving gives the lock back and touches nothing else, however it is left.
 
@@ -121,6 +119,8 @@ def controlling(ref: RunRef) -> Iterator[RunRef]:
     ledger = Ledger.existing(Home(Path(ref.home)))
     try:
         with hold(ledger, ledger.run(ref.run_id).job) as lock:
+            if flow_run:
+                ledger.set_flow_run(ref.run_id, flow_run)
             yield replace(ref, epoch=lock.epoch)
     finally:
         ledger.close()

@@ -22,6 +22,7 @@ from remote.agent.secret_patterns import CHUNK_BYTES, Scanner, kinds
 
 # Records of the run itself: they are in every archive, whatever the contract's patterns say.
 RECORDS = (
+    "logs/run.log",
     "run.log",
     "launch.json",
     "process-exit.json",

@@ -278,6 +278,9 @@ def _supervisor_environment(environment: Mapping[str, str]) -> Dict[str, str]:
 def _write_header(root: RunRoot, layout: Layout) -> tuple[int, int]:
     """Mark where this attempt's output begins: `(offset of the mark, size after it)`."""
     line = f"=== charter: run {layout.run_id} attempt {layout.attempt} started {now_utc()} ===\n"
+    root.log.parent.mkdir(parents=True, exist_ok=True)
+    if not os.path.lexists(str(root.log_link)):
+        os.symlink("logs/run.log", str(root.log_link))
     with open(root.log, "ab") as log:
         offset = log.seek(0, os.SEEK_END)
         log.write(line.encode("ascii"))

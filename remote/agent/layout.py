@@ -29,6 +29,11 @@ class RunRoot:
 
     @property
     def log(self) -> Path:
+        return self.path / "logs" / "run.log"
+
+    @property
+    def log_link(self) -> Path:
+        """`run.log`, where the earlier tools and their users look for it: a link to `log`."""
         return self.path / "run.log"
 
     @property

@@ -15,7 +15,7 @@ TEXT = "erste Zeile\nzweite Zeile mit ü\n训练 step 3\nlast"
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[AgentHost]:
     with AgentHost(tmp_path) as made:
-        made.run.path.mkdir(parents=True)
+        made.run.log.parent.mkdir(parents=True)
         made.run.log.write_text(TEXT, encoding="utf-8")
         yield made
 
