@@ -155,9 +155,11 @@ def _finish(session: Session, ledger: Ledger, row: RunRow, flow_run: FlowRun) ->
     good = flow_run.kind == "COMPLETED"
     if good:
         cost = f"{body['cost']['amount']} {body['cost']['currency']}"
-        session.output.result(
-            body, f"\n{table}\n\n{row.state}   cost {cost} (estimate)\nresults {body['results']}"
-        )
+        lines = [f"\n{table}\n", f"{row.state}   cost {cost} (estimate)"]
+        lines.append(f"results {body['results']}")
+        if body["involves_ssh"] is False:
+            lines.append("no SSH was involved: this machine has no sshd that could be used")
+        session.output.result(body, "\n".join(lines))
         return 0
     session.output.message(f"\n{table}\n")
     raise _error(row, body["error"], flow_run)
@@ -179,6 +181,10 @@ def summary(session: Session, row: RunRow, entries: list[dict[str, Any]]) -> dic
         "state": row.state,
         "cost": cost,
         "results": results,
+        "stored": any(e["step"] == "store" and e["phase"] == "done" for e in entries),
+        "involves_ssh": next(
+            (e["evidence"]["involves_ssh"] for e in entries if e["to"] == "RENTED"), None
+        ),
         "error": last_error(entries),
         "entries": [
             {key: e[key] for key in ("seq", "step", "to", "at_utc", "sha256")}

@@ -44,6 +44,7 @@ NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
 _missing: dict[str, int] = {}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip, or with CHARTER_REQUIRE=1 fail, what this machine cannot run."""
     for item in items:

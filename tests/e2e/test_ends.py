@@ -287,3 +287,12 @@ def test_a_salvaged_job_can_start_again(world: World) -> None:
     collect_run(world.home, "tiny")
     _, continued = open_run(world.home, load_contract(world.contract))
     assert not continued
+
+
+def test_a_machine_without_sshd(world: World) -> None:
+    """The same life through subprocesses, and the evidence says that no SSH was involved."""
+    code, out, err = world.drive(CHARTER_LOCAL_SSHD="none")
+    assert (code, out) == (0, "SHUTDOWN"), err
+    rented = next(e["evidence"] for e in world.entries() if e["to"] == "RENTED")
+    assert rented["involves_ssh"] is False
+    world.must_be_whole()

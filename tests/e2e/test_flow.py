@@ -174,7 +174,7 @@ def test_runner_and_server_restarted_at_the_gate(controlled: Controlled) -> None
     controlled.must_be_whole()
 
 
-KILLED = ["rent.created", "launch.effect", "monitor.intent"]
+KILLED = ["rent.created", "monitor.intent"]
 EVERY = [f"{step.name}.effect" for step in TABLE]
 
 
@@ -233,6 +233,7 @@ def test_runner_ended_during_training(controlled: Controlled) -> None:
     controlled.must_be_whole()
 
 
+@pytest.mark.slow
 def test_two_flow_runs_of_one_run(controlled: Controlled) -> None:
     """A second flow run of the same run waits or gives up as Busy; one rental, one launch."""
     _long(controlled, 3)
@@ -248,6 +249,7 @@ def test_two_flow_runs_of_one_run(controlled: Controlled) -> None:
     controlled.must_be_whole()
 
 
+@pytest.mark.slow
 def test_stopped_past_the_lease(controlled: Controlled) -> None:
     """SIGSTOP between the rental's creation and its record: another controller takes over after
     the lease; the sleeper, continued, finds itself fenced and does nothing more."""
