@@ -205,6 +205,7 @@ def _start(request: Mapping[str, Any], layout: Layout, root: RunRoot, lock: int)
             "runtime_quantization": request.get("runtime_quantization"),
             "artifacts": request.get("artifacts") or [],
             "payload_sha256": request.get("payload_sha256"),
+            "data_root": os.path.realpath(str(layout.data_root)),
             "run_root": str(root.path),
             "log": str(root.log),
             "log_offset": offset,

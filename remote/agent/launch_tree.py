@@ -11,7 +11,15 @@ from typing import Any, Dict, List, Mapping, Optional, Set
 from remote.agent.answer import now_utc
 from remote.agent.files import read_json_or_none, write_json
 from remote.agent.layout import Layout, RunRoot
-from remote.agent.process import DEAD_STATES, LAUNCH_TAG, Facts, alive, all_facts, tagged
+from remote.agent.process import (
+    DATA_ROOT_TAG,
+    DEAD_STATES,
+    LAUNCH_TAG,
+    Facts,
+    alive,
+    all_facts,
+    tagged,
+)
 
 STOP_REQUEST = "stop-request.json"
 
@@ -47,7 +55,10 @@ def members(record: Mapping[str, Any]) -> List[Facts]:
         if identity and alive(identity)
     ]
     found = _descendants(rows, roots)
-    found.update(row.pid for row in tagged({LAUNCH_TAG: record["request_id"]}))
+    # With the data root: request ids are times, and two homes of one machine may share one.
+    if record.get("data_root"):
+        tags = {LAUNCH_TAG: record["request_id"], DATA_ROOT_TAG: record["data_root"]}
+        found.update(row.pid for row in tagged(tags))
     if alive(record):
         found.add(int(record["pid"]))
     # The supervisor's own group holds it and the tools it asks about resources; the trainer and

@@ -35,6 +35,7 @@ class AgentHost:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         self.data_root = folder / "data root"
         self.project = self.data_root / "project"
         self.project.mkdir(parents=True)

@@ -95,5 +95,6 @@ def test_tail_is_limited_to_the_newest_attempt(host: AgentHost) -> None:
 def test_failure_without_a_record(host: AgentHost) -> None:
     """No process, no record, a traceback in the log: FAILED."""
     host.run.path.mkdir(parents=True)
+    host.run.log.parent.mkdir(parents=True, exist_ok=True)
     host.run.log.write_text("step 1\nTraceback (most recent call last):\nValueError: x\n")
     assert host.do("status")["verdict"]["verdict"] == "FAILED"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from remote.agent.files import write_json
-from remote.agent.process import alive, identify
+from remote.agent.process import alive, all_facts, identify
 from tests.remote.agent.agent_host import RUN_ID, AgentHost, wait_for
 
 STUBBORN = 'trap "echo no" TERM; echo ready; while :; do sleep 0.1; done'
@@ -127,3 +127,17 @@ def test_checkpoint_and_log_stay(host: AgentHost) -> None:
     assert (host.run.path / "x").read_text() == "kept\n"
     assert host.log_lines() == ["kept"]
     assert json.loads(host.run.launch.read_text())["status"] == "launched"
+
+
+def test_the_same_request_on_another_data_root_is_not_ours(tmp_path: Path) -> None:
+    """Run ids are times: two homes of one machine may launch the same id; stop ends one of them."""
+    with AgentHost(tmp_path / "one") as one, AgentHost(tmp_path / "two") as two:
+        one.launch("echo ready; sleep 60")
+        other = two.launch("echo ready; sleep 60")
+        assert two.do("status")["process"]["tree"] == [other["pid"], *_children(other["pid"])]
+        assert one.do("stop", grace_seconds=10)["exited"] is True
+        assert alive(other)
+
+
+def _children(pid: int) -> list[int]:
+    return [row.pid for row in all_facts() if row.parent == pid]
