@@ -10,5 +10,6 @@ if [ "${CHARTER_REQUIRE:-}" = 1 ]; then
     setup/environment.sh s3
 fi
 .venv-host/bin/python examples/tiny-grpo/make_model.py
-# Two workers: whole lives wait more than they compute. What shares a Prefect server stays together.
-exec .venv/bin/python -m pytest -n "${CHARTER_TEST_WORKERS:-2}" --dist loadgroup "$@"
+# Two workers: whole lives wait more than they compute. A file's tests stay together, and so does
+# what they share (a Prefect server takes half a minute to start).
+exec .venv/bin/python -m pytest -n "${CHARTER_TEST_WORKERS:-2}" --dist loadfile "$@"

@@ -44,13 +44,8 @@ NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
 _missing: dict[str, int] = {}
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip, or with CHARTER_REQUIRE=1 fail, what this machine cannot run."""
-    for item in items:
-        if item.get_closest_marker("prefect") is not None:
-            # One server for all of them: in parallel they would each wait for their own.
-            item.add_marker(pytest.mark.xdist_group("prefect"))
     for name, (what, look) in NEEDS.items():
         wanting = [item for item in items if item.get_closest_marker(name) is not None]
         if not wanting or look():

@@ -70,6 +70,7 @@ def whole(
 
 
 @pytest.mark.host_stack
+@pytest.mark.slow
 def test_interrupted_run_has_the_curve_of_the_whole_one(
     whole: Training, host_python: str, tiny_model: Path, tmp_path: Path
 ) -> None:
