@@ -17,7 +17,7 @@ from experiment.evidence.chain import entry_digest
 from experiment.ledger import schema, states
 from experiment.ledger.database import Database, one_at_a_time
 from experiment.paths import Home
-from remote.agent.files import canonical_json
+from remote.agent.files import canonical_json, sha256_bytes
 
 GENESIS = "0" * 64
 
@@ -222,6 +222,22 @@ class Ledger:
         )
         if attempt is not None:
             query = query.where(schema.entries.c.attempt == attempt)
+        with self.database.read() as connection:
+            row = connection.execute(query).mappings().first()
+        return None if row is None else as_entry(row)
+
+    def done_elsewhere(self, step: str, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The newest done entry of any run whose step had exactly these inputs."""
+        query = (
+            sa.select(schema.entries)
+            .where(
+                schema.entries.c.step == step,
+                schema.entries.c.phase == "done",
+                schema.entries.c.inputs_sha256 == sha256_bytes(canonical_json(inputs)),
+            )
+            .order_by(schema.entries.c.at_utc.desc())
+            .limit(1)
+        )
         with self.database.read() as connection:
             row = connection.execute(query).mappings().first()
         return None if row is None else as_entry(row)

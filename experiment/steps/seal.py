@@ -54,6 +54,9 @@ def _controller_files(session: Session, entries: list[dict[str, object]]) -> Non
     manifest = session.run_dir / "bundle" / f"{session.job}-autodl-manifest.json"
     if manifest.exists():
         shutil.copyfile(manifest, results / "manifest.json")
+    if not (results / "preflight.json").exists():
+        # The checks of an earlier run on the same host, reused: their report is this run's too.
+        write_json(results / "preflight.json", session.recorded("preflight_full", any_attempt=True))
     for entry in entries:
         if entry["phase"] == "done":
             name = f"{entry['seq']:03d}-{entry['step']}.json"

@@ -296,3 +296,24 @@ def test_a_machine_without_sshd(world: World) -> None:
     rented = next(e["evidence"] for e in world.entries() if e["to"] == "RENTED")
     assert rented["involves_ssh"] is False
     world.must_be_whole()
+
+
+def test_a_kept_host_serves_the_next_run(world: World) -> None:
+    """`shutdown: keep`: VERIFIED is the end, and the next run reuses host and full preflight."""
+    world.set("currency: CNY}", "currency: CNY, shutdown: keep}")
+    assert world.drive()[1] == "VERIFIED"
+    first = world.run().run_id
+    world.contract.with_name("again").touch()
+    open_run(world.home, load_contract(world.contract), new=True)
+    assert world.drive()[1] == "VERIFIED"
+    assert world.instances() == ["running"]
+    assert world.run().run_id != first
+    done = {e["step"]: e["evidence"] for e in world.entries() if e["phase"] == "done"}
+    assert done["rent"]["reused"] is True
+    # Another bundle is another question; the same one is answered already.
+    assert "reused_from" not in done["preflight_full"]
+    open_run(world.home, load_contract(world.contract), new=True)
+    assert world.drive()[1] == "VERIFIED"
+    done = {e["step"]: e["evidence"] for e in world.entries() if e["phase"] == "done"}
+    assert "reused_from" in done["preflight_full"]
+    assert (world.results() / "preflight.json").is_file()
