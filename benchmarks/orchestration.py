@@ -49,6 +49,7 @@ def measure() -> dict[str, Any]:
         "orchestration_rounds": [round(life["seconds"], 2) for life in warm],
         "orchestration_cold_host_seconds": round(cold["seconds"], 2),
         "orchestration_trainer_seconds": round(middle["trainer"], 2),
+        "orchestration_verifier_seconds": round(middle["verifier"], 2),
         "orchestration_steps": middle["steps"],
     }
 
@@ -79,7 +80,12 @@ def _life(home: Home) -> dict[str, Any]:
         raise RuntimeError(f"the life that was to be measured failed: {body}")
     entries = Ledger.existing(home).entries(body["run_id"])
     trainer = _trainer_seconds(entries)
-    return {"seconds": wall - trainer, "trainer": trainer, "steps": _steps(entries)}
+    return {
+        "seconds": wall - trainer,
+        "trainer": trainer,
+        "verifier": _verifier_seconds(entries),
+        "steps": _steps(entries),
+    }
 
 
 def _trainer_seconds(entries: list[dict[str, Any]]) -> float:
@@ -87,6 +93,12 @@ def _trainer_seconds(entries: list[dict[str, Any]]) -> float:
     begin = datetime.fromisoformat(evidence["launch"]["started_at"])
     end = datetime.fromisoformat(evidence["monitor"]["exit_record"]["finished_at"])
     return (end - begin).total_seconds()
+
+
+def _verifier_seconds(entries: list[dict[str, Any]]) -> float:
+    """The run's own verifier, the project's program like the trainer: part of the figure, named."""
+    done = next(e for e in entries if e["step"] == "verify" and e["phase"] == "done")
+    return float(done["evidence"]["verifier"]["seconds"])
 
 
 def _steps(entries: list[dict[str, Any]]) -> dict[str, float]:
