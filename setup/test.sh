@@ -12,4 +12,5 @@ fi
 .venv-host/bin/python examples/tiny-grpo/make_model.py
 # Two workers: whole lives wait more than they compute. A file's tests stay together, and so does
 # what they share (a Prefect server takes half a minute to start).
-exec .venv/bin/python -m pytest -n "${CHARTER_TEST_WORKERS:-2}" --dist loadfile "$@"
+exec .venv/bin/python -m pytest -n "${CHARTER_TEST_WORKERS:-2}" --dist loadfile \
+    --no-loadscope-reorder "$@"

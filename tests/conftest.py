@@ -46,6 +46,8 @@ _missing: dict[str, int] = {}
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip, or with CHARTER_REQUIRE=1 fail, what this machine cannot run."""
+    # The longest file first: begun last, it would leave the other worker idle.
+    items.sort(key=lambda item: "e2e/test_flow.py" not in item.nodeid)
     for name, (what, look) in NEEDS.items():
         wanting = [item for item in items if item.get_closest_marker(name) is not None]
         if not wanting or look():

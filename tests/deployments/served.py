@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,7 +32,11 @@ class Api:
     url: str
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        """One authenticated call; the answer's JSON."""
+        """One authenticated call; the answer's JSON.
+
+        Prefect on SQLite answers 503 now and then while its database is locked: asked again, as
+        `deployments.flow_runs` does.
+        """
         token = base64.b64encode(api_password(self.home).encode()).decode()
         request = urllib.request.Request(
             f"{self.url}{path}",
@@ -39,8 +44,16 @@ class Api:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"Basic {token}", "Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.loads(answer.read() or b"null")
+        for pause in (0.5, 1, 2, 4, 0):
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return json.loads(answer.read() or b"null")
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or not pause:
+                    raise
+                error.close()
+                time.sleep(pause)
+        raise AssertionError("not reached")
 
     def start(self, runner: str, name: str, parameters: dict[str, Any]) -> str:
         """A flow run of a deployment; its id."""

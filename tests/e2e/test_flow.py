@@ -145,6 +145,7 @@ def test_the_form_answered_in_the_dashboard(controlled: Controlled) -> None:
     controlled.must_be_whole()
 
 
+@pytest.mark.slow
 def test_refused_in_the_terminal(controlled: Controlled) -> None:
     """A refusal ends the flow run as Cancelled; nothing is rented; the exit code is 5."""
     _ask(controlled)
@@ -220,6 +221,7 @@ def test_cancelled_from_the_api_during_training(controlled: Controlled) -> None:
     controlled.must_be_whole()
 
 
+@pytest.mark.slow
 def test_runner_ended_during_training(controlled: Controlled) -> None:
     """`charter down` and SIGTERM detach: the trainer works on, `up` and `run` finish."""
     _long(controlled, 20)
