@@ -24,7 +24,6 @@ from remote.agent.files import canonical_json
 
 GRANTED = "granted"
 REFUSED = "refused"
-EXPIRED = "expired"
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ no connection.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from experiment.approval.grants import Grant, Grants
 from experiment.clock import Clock, SystemClock
@@ -181,11 +179,6 @@ class Session:
     @property
     def run_root(self) -> str:
         return f"{self.data_root.rstrip('/')}/runs/{self.job}/{self.run_id}"
-
-    def write_json(self, path: Path, body: Any) -> None:
-        """A file of the results folder that people read."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(body, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from experiment.errors import EvidenceMismatch, RemoteStepFailed
 from experiment.ledger import Evidence, states
 from experiment.results.archive import check_inventory, refuse_secrets, require_artifacts
 from experiment.steps.session import Session
-from remote.agent.files import sha256_file
+from remote.agent.files import sha256_file, write_json
 
 VERIFIER_SECONDS = 1800
 
@@ -82,7 +82,7 @@ def _run_verifier(session: Session) -> dict[str, Any]:
         timeout=VERIFIER_SECONDS + 60,
     )
     evidence = {"command": command, **found}
-    session.write_json(session.results / "verifier.json", evidence)
+    write_json(session.results / "verifier.json", evidence)
     if found["exit_code"] != 0:
         raise RemoteStepFailed(
             "the run's verifier said no",

@@ -20,10 +20,12 @@ QUICK = {name for name in EVERY if name.endswith(".effect")} | {
     "rent.before",
     "rent.intent",
     "rent.created",
+    "rent.after",
     "launch.intent",
     "launch.after",
     "shutdown.intent",
     "shutdown.stopping",
+    "shutdown.after",
 }
 
 pytestmark = pytest.mark.sshd

@@ -303,7 +303,7 @@ def test_a_kept_host_serves_the_next_run(world: World) -> None:
     world.set("currency: CNY}", "currency: CNY, shutdown: keep}")
     assert world.drive()[1] == "VERIFIED"
     first = world.run().run_id
-    world.contract.with_name("again").touch()
+    world.contract.with_name("again").write_text("another bundle")
     open_run(world.home, load_contract(world.contract), new=True)
     assert world.drive()[1] == "VERIFIED"
     assert world.instances() == ["running"]
