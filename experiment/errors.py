@@ -5,11 +5,13 @@
     ├── ContractInvalid            1   contract_invalid
     ├── NotFound                   3   not_found          (4 for a log, 1 for other files)
     ├── Busy                       1   busy
-    │   └── Fenced                 1   busy               (another controller took over)
+    │   ├── Fenced                 1   busy               (another controller took over)
+    │   └── OutOfStock             1   busy               (the provider has no such machine now)
     ├── GuardRefused               2   guard_refused
     ├── EvidenceMismatch           2   evidence_mismatch
     │   └── IllegalTransition      2   evidence_mismatch
     ├── ApprovalNeeded             5   approval_needed
+    │   └── OwnerNeeded            5   approval_needed    (the account's owner has to act there)
     ├── ApprovalRefused            5   approval_refused
     ├── HostUnreachable           75   host_unreachable
     ├── RemoteStepFailed           1   remote_step_failed (or the exit code the agent gave)
@@ -112,6 +114,10 @@ class Fenced(Busy):
     """A newer controller holds the job: this one must do nothing more."""
 
 
+class OutOfStock(Busy):
+    """The provider has no such machine now: nothing was made, and asking later may succeed."""
+
+
 class GuardRefused(CharterError):
     kind = "guard_refused"
     exit_code = 2
@@ -129,6 +135,11 @@ class IllegalTransition(EvidenceMismatch):
 class ApprovalNeeded(CharterError):
     kind = "approval_needed"
     exit_code = 5
+
+
+class OwnerNeeded(ApprovalNeeded):
+    """The provider wants the account's owner: a login, a verification, a recharge. Nothing of it is
+    ever done for a person."""
 
 
 class ApprovalRefused(CharterError):

@@ -9,11 +9,42 @@ from typing import Any, Literal, Protocol
 
 from experiment.hosts.base import Endpoint
 
-__all__ = ["CreateRequest", "Endpoint", "Instance", "InstanceState", "Provider", "Segment"]
+__all__ = [
+    "Capabilities",
+    "CreateRequest",
+    "Endpoint",
+    "Instance",
+    "InstanceState",
+    "Provider",
+    "Segment",
+]
 
 InstanceState = Literal["starting", "running", "stopping", "off", "released", "lost", "unknown"]
 # From power-on to the provider's confirmation that it is off; None while the meter runs.
 Segment = tuple[datetime, datetime | None]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """In what providers differ, where callers have to care.
+
+    Args:
+        creates: False where a person starts the machine and hands it over (`attach`).
+        confirms_stop: False where nobody but the machine itself can be asked whether it is off.
+        saves_images: whether the system disk can be kept as an image.
+        releases: whether the instance can be given away, with its disk.
+        stop_keeps_disk: whether the data root is still there after a stop.
+        stopped_rate: money per hour of an instance that is off and not released.
+        least_seconds: what a start costs at least, in seconds of its rate.
+    """
+
+    creates: bool = True
+    confirms_stop: bool = True
+    saves_images: bool = False
+    releases: bool = True
+    stop_keeps_disk: bool = True
+    stopped_rate: Decimal = Decimal(0)
+    least_seconds: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,6 +101,10 @@ class Provider(Protocol):
     @property
     def name(self) -> str:
         """`local`, `attach`, `autodl`."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """In what it differs from the others."""
 
     def create(self, request: CreateRequest) -> Instance:
         """Rent and power on; the meter runs from here. An instance of that name is returned as

@@ -24,7 +24,13 @@ from experiment.clock import Clock, iso, parse_iso
 from experiment.errors import Busy, NotFound, RemoteStepFailed, UsageError
 from experiment.hosts.base import Endpoint
 from experiment.paths import Home
-from experiment.providers.base import CreateRequest, Instance, InstanceState, Segment
+from experiment.providers.base import (
+    Capabilities,
+    CreateRequest,
+    Instance,
+    InstanceState,
+    Segment,
+)
 from experiment.providers.local_box import base_environment, host_environment, list_gpus
 from experiment.providers.local_folder import InstanceFolder, parse_habits
 from experiment.providers.local_processes import end_everything, processes_of
@@ -54,6 +60,7 @@ class LocalProvider:
     """
 
     name = "local"
+    capabilities = Capabilities()
 
     def __init__(self, home: Home, clock: Clock, environ: Mapping[str, str] | None = None) -> None:
         self._home = home
