@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before anything imports Prefect: no test may read or write the person's own profile or home.
 _SCRATCH = tempfile.TemporaryDirectory(prefix="charter-tests-")
@@ -29,6 +30,16 @@ os.environ.update(
 from experiment.checks import doctor  # noqa: E402 - the environment comes first
 from experiment.checks.outcome import Status  # noqa: E402
 from tests.deployments.served import api, served, until  # noqa: E402, F401 - fixtures
+
+# A busy machine is slow, and that is no finding. Where all is required (CI) the examples are always
+# the same ones: its verdict is about the change, not about luck.
+settings.register_profile(
+    "charter",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=os.environ.get("CHARTER_REQUIRE") == "1",
+)
+settings.load_profile("charter")
 
 NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
     "sshd": ("OpenSSH's server", lambda: doctor.find_program("sshd") is not None),

@@ -72,7 +72,7 @@ FILE_NAMES = st.text(
 ).filter(lambda name: len(name.encode()) < 200 and name not in (".", "..", ".gitignore"))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(
     contents=st.dictionaries(
         FILE_NAMES,

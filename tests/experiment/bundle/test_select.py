@@ -197,7 +197,7 @@ PATTERNS = st.sampled_from([
 # fmt: on
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     paths=st.lists(PATHS, min_size=1, max_size=12),
     rules=st.dictionaries(
