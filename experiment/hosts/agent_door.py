@@ -1,7 +1,8 @@
 """The agent on a host: place it, ask it one step at a time, and believe only whole answers.
 
-A request goes to a file on the host, the agent reads it, its answer is read back and compared:
-protocol, request id and the digest of the request must be ours.
+A request is a line to the agent that this process keeps running there, its answer is a line back,
+and is compared: protocol, request id and the digest of the request must be ours. A step that gives
+data on stdout, and an agent of an older Charter, get their request in a file and run by themselves.
 """
 
 from __future__ import annotations
@@ -146,7 +147,20 @@ class AgentDoor:
             HostUnreachable: the host does not answer; the step may have happened.
             StepTimeout: the step did not end in time.
         """
-        return self._ask(step, fields, ref, lambda argv: self.host.run(argv, timeout=timeout))
+        request = self._request(step, fields, ref)
+        line = canonical_json({"step": step, "request": request})
+        found = self.host.ask([self.python, "-I", self.agent_path, "stream"], line, timeout=timeout)
+        if isinstance(found, Completed):
+            if found.returncode == UsageError.exit_code:
+                return self._by_file(
+                    step, request, lambda argv: self.host.run(argv, timeout=timeout)
+                )
+            raise self._silent(step, found)
+        told = _line(found)
+        if told["response"] is None:
+            said = str(told["stderr"]).encode()
+            raise self._silent(step, Completed(int(told["exit_code"]), b"", said))
+        return self._believed(step, request, told["response"])
 
     def stream(
         self,
@@ -162,18 +176,13 @@ class AgentDoor:
         Raises:
             as `call`.
         """
-        return self._ask(
-            step, fields, ref, lambda argv: self.host.stream(argv, sink, timeout=timeout)
+        request = self._request(step, fields, ref)
+        return self._by_file(
+            step, request, lambda argv: self.host.stream(argv, sink, timeout=timeout)
         )
 
-    def _ask(
-        self,
-        step: str,
-        fields: Mapping[str, Any],
-        ref: RequestRef,
-        run: Callable[[list[str]], Completed],
-    ) -> dict[str, Any]:
-        request = {
+    def _request(self, step: str, fields: Mapping[str, Any], ref: RequestRef) -> dict[str, Any]:
+        return {
             **fields,
             "protocol": PROTOCOL,
             "request_id": ref.request_id(step),
@@ -183,6 +192,10 @@ class AgentDoor:
             "attempt": ref.attempt,
             "data_root": self.data_root,
         }
+
+    def _by_file(
+        self, step: str, request: dict[str, Any], run: Callable[[list[str]], Completed]
+    ) -> dict[str, Any]:
         # A name of its own for every call: two controllers never read each other's answers.
         stem = f"{self._layout.requests}/{step}-{uuid4().hex[:12]}"
         asked, answered = f"{stem}.request.json", f"{stem}.response.json"
@@ -233,6 +246,26 @@ class AgentDoor:
             found=f"exit {done.returncode}: {done.complaint()}",
             hint="this is a fault in Charter: please report it with the line above",
         )
+
+
+def _line(found: bytes) -> dict[str, Any]:
+    """What the agent's line says; anything else than its own form is no answer.
+
+    Raises:
+        EvidenceMismatch: it is not of that form.
+    """
+    try:
+        told = json.loads(found)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict) or not {"exit_code", "response", "stderr"} <= set(told):
+        raise EvidenceMismatch(
+            "the agent's answer is not an answer",
+            expected="one JSON object with exit_code, response and stderr",
+            found=repr(found[:80]),
+            hint="look at what else writes to the agent's output there",
+        )
+    return told
 
 
 def _error(error: Mapping[str, Any]) -> CharterError:

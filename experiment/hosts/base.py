@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 
 # A longer command line fails on Linux hosts (128 KB), and over 300 KB it ends the connection.
 LONGEST_COMMAND_BYTES = 100_000
+# What a program may say in one line before it is taken for broken, or hostile.
+LONGEST_LINE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,18 @@ class Host(Protocol):
         """Run a program and hand its stdout to `sink` as it comes; `Completed.stdout` is empty.
 
         What `sink` raises ends the program (TERM) and passes through.
+        """
+
+    def ask(self, argv: Sequence[str], line: bytes, *, timeout: float) -> bytes | Completed:
+        """One line to a program that answers each line with one, and is kept running for the next.
+
+        An empty line, which it answers with an empty one, is a sign of life.
+
+        Returns:
+            its answer without the newline; or how it ended instead of answering.
+
+        Raises:
+            RemoteStepFailed: the answer is longer than `LONGEST_LINE_BYTES`.
         """
 
     def write(self, data: bytes, remote: str, *, timeout: float = 60, mode: int = 0o644) -> None:

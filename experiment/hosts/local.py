@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from experiment.errors import RemoteStepFailed, StepTimeout
 from experiment.hosts.base import Completed, Progress
+from experiment.hosts.talk import Talk, Talks
 from remote.agent.files import write_atomic
 
 PUMP_BYTES = 1 << 20
@@ -33,6 +35,7 @@ class LocalHost:
     def __init__(self, env: Mapping[str, str], root: str | Path) -> None:
         self._env = dict(env)
         self._root = Path(root)
+        self._talks = Talks(self._talk)
 
     def run(self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"") -> Completed:
         process = self._start(argv)
@@ -74,6 +77,12 @@ class LocalHost:
                 raise
         return Completed(exit_code(process.returncode), b"", b"".join(complaint))
 
+    def ask(self, argv: Sequence[str], line: bytes, *, timeout: float) -> bytes | Completed:
+        try:
+            return self._talks.ask(argv, line, time.monotonic() + timeout)
+        except TimeoutError:
+            raise _too_late(argv, timeout) from None
+
     def write(self, data: bytes, remote: str, *, timeout: float = 60, mode: int = 0o644) -> None:
         del timeout  # the local disk answers or fails
         try:
@@ -106,7 +115,11 @@ class LocalHost:
                 raise not_written(remote, error) from error
 
     def close(self) -> None:
-        """Nothing is held open."""
+        self._talks.close()
+
+    def _talk(self, argv: Sequence[str], deadline: float) -> Talk:
+        del deadline
+        return _PipeTalk(self._start(argv))
 
     def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes] | Completed:
         """The running program, or how it ended before it began: as a shell says it."""
@@ -126,6 +139,55 @@ class LocalHost:
             return Completed(127, b"", f"{argv[0]}: not found".encode())
         except PermissionError:
             return Completed(126, b"", f"{argv[0]}: not executable".encode())
+
+
+class _PipeTalk:
+    """A program of this machine on its pipes, or how it ended before it began."""
+
+    def __init__(self, process: subprocess.Popen[bytes] | Completed) -> None:
+        self._process = process
+
+    def send(self, data: bytes, deadline: float) -> None:
+        del deadline  # the reader is on this machine: it reads, or it ended
+        if isinstance(self._process, Completed):
+            return
+        assert self._process.stdin
+        # It may have ended: what it said is read next.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+
+    def receive(self, deadline: float) -> bytes:
+        if isinstance(self._process, Completed):
+            return b""
+        assert self._process.stdout
+        descriptor = self._process.stdout.fileno()
+        readable, _, _ = select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))
+        if not readable:
+            raise TimeoutError("no answer in time")
+        return os.read(descriptor, PUMP_BYTES)
+
+    def ended(self, deadline: float) -> Completed:
+        if isinstance(self._process, Completed):
+            return self._process
+        try:
+            _, said = self._process.communicate(timeout=max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            raise TimeoutError("it closed its output and goes on") from None
+        return Completed(exit_code(self._process.returncode), b"", said)
+
+    def close(self) -> None:
+        if isinstance(self._process, Completed):
+            return
+        # The end of its stdin ends it, unless it is busy with what was given up.
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        try:
+            self._process.wait(TERM_SECONDS)
+        except subprocess.TimeoutExpired:
+            end_group(self._process)
 
 
 def exit_code(returncode: int) -> int:

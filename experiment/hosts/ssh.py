@@ -24,6 +24,7 @@ from experiment.errors import HostUnreachable, RemoteStepFailed, StepTimeout, Us
 from experiment.hosts.base import LONGEST_COMMAND_BYTES, Completed, Endpoint, Progress
 from experiment.hosts.connection import open_connection, unreachable
 from experiment.hosts.sftp import SftpFiles, left
+from experiment.hosts.talk import Talk, Talks
 
 LOGIN_SECONDS = 30.0
 CHANNEL_SECONDS = 15.0
@@ -45,6 +46,7 @@ class SshHost:
         self._opening = threading.Lock()
         self._connection: Connection | None = None
         self._files = SftpFiles(self._open_channel)
+        self._talks = Talks(self._talk)
 
     @property
     def address(self) -> str:
@@ -59,6 +61,14 @@ class SshHost:
         self, argv: Sequence[str], sink: Callable[[bytes], None], *, timeout: float
     ) -> Completed:
         return self._execute(argv, b"", sink, timeout)
+
+    def ask(self, argv: Sequence[str], line: bytes, *, timeout: float) -> bytes | Completed:
+        deadline = time.monotonic() + timeout
+        with self._within(timeout):
+            try:
+                return self._talks.ask(argv, line, deadline)
+            except TimeoutError:
+                raise self._too_late(argv, timeout) from None
 
     def write(self, data: bytes, remote: str, *, timeout: float = 60, mode: int = 0o644) -> None:
         with self._within(timeout):
@@ -84,6 +94,7 @@ class SshHost:
             self._files.finish(part, remote, total, deadline)
 
     def close(self) -> None:
+        self._talks.close()
         with self._opening:
             connection, self._connection = self._connection, None
         if connection is not None:
@@ -110,6 +121,9 @@ class SshHost:
                     _terminate(channel)
                     raise self._too_late(argv, timeout)
             return Completed(self._exit_code(channel), b"", b"".join(complaint))
+
+    def _talk(self, argv: Sequence[str], deadline: float) -> Talk:
+        return _ChannelTalk(self._start(argv, deadline), self._exit_code)
 
     def _start(self, argv: Sequence[str], deadline: float) -> Any:
         command = shlex.join(argv)  # the one place where arguments are quoted
@@ -247,6 +261,38 @@ class SshHost:
             found=f"still running on {self.address}",
             hint="look at it there",
         )
+
+
+class _ChannelTalk:
+    """A program on a channel of its own."""
+
+    def __init__(self, channel: Any, exit_code: Callable[[Any], int]) -> None:
+        self._channel = channel
+        self._exit_code = exit_code
+
+    def send(self, data: bytes, deadline: float) -> None:
+        self._channel.settimeout(left(deadline))
+        try:
+            _send(self._channel, data)
+        except OSError:
+            # It ended before it had read everything: what it said is read next.
+            if not self._channel.eof_received:
+                raise
+
+    def receive(self, deadline: float) -> bytes:
+        self._channel.settimeout(left(deadline))
+        return bytes(self._channel.recv(READ_BYTES))
+
+    def ended(self, deadline: float) -> Completed:
+        if not self._channel.status_event.wait(left(deadline)):
+            raise TimeoutError("it closed its output and goes on")
+        said = self._channel.recv_stderr(1 << 16)
+        return Completed(self._exit_code(self._channel), b"", said)
+
+    def close(self) -> None:
+        # On a connection that is gone there is nothing to let go of.
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self._channel.close()
 
 
 class _CallerFailed(Exception):

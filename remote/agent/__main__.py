@@ -7,37 +7,25 @@ Exit codes: 0 done, the answer is in RESPONSE.json · the error's own code, like
 (`"ok": false`) · 64 wrong arguments · 70 an unknown failure: a traceback on stderr and no answer ·
 69 a Python older than 3.8.
 
-A request that carries secrets is removed as soon as it is read.
+A request that carries secrets is removed as soon as it is read. `agent.pyz stream` answers many
+requests on one channel instead, see there.
 """
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import sys
 import traceback
 from typing import Any
 
-from remote.agent.answer import admit_epoch, answered, error_answer, layout_of, ok_answer
+from remote.agent.answer import error_answer
 from remote.agent.errors import AgentError, usage
 from remote.agent.files import read_json, write_json
-from remote.agent.presence import working
-from remote.agent.steps import PROGRAMS, READ, RECORDED, STEPS
+from remote.agent.perform import EXIT_UNKNOWN, answer
+from remote.agent.steps import PROGRAMS, STEPS
 
 EXIT_USAGE = 64
-EXIT_UNKNOWN = 70
-
-# What the host's disk can do to any step, and the next move. Other system errors are unknown.
-DISK_HINTS = {
-    errno.ENOSPC: "free space on that disk, then repeat",
-    errno.EDQUOT: "free space within the quota, then repeat",
-    errno.EACCES: "see that the user on the host owns that path",
-    errno.EPERM: "see that the user on the host owns that path",
-    errno.EROFS: "that disk is read-only: mount it anew, or take another host",
-    errno.ENOTDIR: "move away the file that stands where a folder belongs",
-    errno.EIO: "that disk fails: take another host",
-}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,49 +42,19 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_USAGE
     step, request_path, response_path = given
     try:
-        return _answer(step, request_path, response_path)
-    except Exception:  # noqa: BLE001 - whatever it is, the caller gets exit 70 and no answer
-        # An unknown failure is a traceback and no answer: a caller must not take it for a value.
+        request = _read_request(request_path)
+    except AgentError as error:
+        sys.stderr.write(f"error: {error.message}; {error.hint}\n")
+        write_json(response_path, error_answer(None, error))
+        return error.exit_code
+    code, response = answer(step, request)
+    try:
+        if response is not None:
+            write_json(response_path, response)
+    except OSError:
         traceback.print_exc()
         return EXIT_UNKNOWN
-
-
-def _answer(step: str, request_path: str, response_path: str) -> int:
-    request: Any = None
-    try:
-        request = _read_request(request_path)
-        response = perform(step, request)
-        write_json(response_path, response)
-        return 0
-    except AgentError as known:
-        error = known
-    except OSError as failure:
-        if failure.errno not in DISK_HINTS:
-            raise
-        error = AgentError(
-            "remote_step_failed", f"step {step}: {failure}", DISK_HINTS[failure.errno]
-        )
-    sys.stderr.write(f"error: {error.message}; {error.hint}\n")
-    write_json(response_path, error_answer(request, error))
-    return error.exit_code
-
-
-def perform(step: str, request: Any) -> dict[str, Any]:
-    """Do one step and give its answer, `{"ok": true, …}`.
-
-    Raises:
-        AgentError: every known failure.
-    """
-    where = STEPS[step]
-    layout = layout_of(request, read_only=where.kind == READ)
-    module = importlib.import_module(where.module)
-    run = getattr(module, where.function)
-    with working(step, layout):
-        if where.kind == RECORDED:
-            return answered(step, request, layout, run, getattr(module, "still_true", None))
-        if where.kind != READ:
-            admit_epoch(layout, request["epoch"])
-        return ok_answer(request, run(request, layout))
+    return code
 
 
 def _read_request(path: str) -> Any:

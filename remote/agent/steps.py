@@ -48,4 +48,5 @@ PROGRAMS: dict[str, str] = {
     "supervise": "remote.agent.supervise",
     "watchdog": "remote.agent.watchdog",
     "freeze": "remote.agent.freeze",
+    "stream": "remote.agent.stream",
 }

@@ -10,6 +10,10 @@ import os
 import sys
 from pathlib import Path
 
+# Loaded before the fork: the report's pictures would cost every controller two seconds.
+import matplotlib.backends.backend_svg
+import matplotlib.figure  # noqa: F401
+
 from experiment.contract import load_contract
 from experiment.errors import CharterError
 from experiment.ledger import Ledger

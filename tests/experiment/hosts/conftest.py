@@ -31,8 +31,10 @@ def ssh_host(endpoint: Endpoint) -> Iterator[SshHost]:
 
 
 @pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.sshd)])
-def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
     if request.param == "ssh":
-        found: Host = request.getfixturevalue("ssh_host")
-        return found
-    return LocalHost(ENVIRON, tmp_path / "root")
+        yield request.getfixturevalue("ssh_host")
+        return
+    here = LocalHost(ENVIRON, tmp_path / "root")
+    yield here
+    here.close()

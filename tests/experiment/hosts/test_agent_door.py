@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,13 +40,12 @@ class Tampering(LocalHost):
         super().__init__({"PATH": "/usr/bin:/bin"}, "/")
         self._change = change
 
-    def read(self, remote: str, *, timeout: float = 60) -> bytes:
-        data = super().read(remote, timeout=timeout)
-        if not remote.endswith(".response.json"):
-            return data
-        answer = json.loads(data)
-        self._change(answer)
-        return json.dumps(answer).encode()
+    def ask(self, argv: Sequence[str], line: bytes, *, timeout: float) -> bytes | Completed:
+        found = super().ask(argv, line, timeout=timeout)
+        assert isinstance(found, bytes)
+        told = json.loads(found)
+        self._change(told["response"])
+        return json.dumps(told).encode()
 
 
 def test_the_agent_is_placed_under_its_hash(host: Host, tmp_path: Path) -> None:
@@ -72,11 +72,14 @@ def test_an_older_agent_stays_where_it_is(door: AgentDoor) -> None:
 
 
 def test_evidence_comes_back_and_no_request_stays(door: AgentDoor) -> None:
-    """An answered request leaves neither its file nor its answer behind."""
+    """A request that needs no file leaves none; one that does leaves neither it nor its answer."""
     data = Path(door.data_root) / "it's here"
     data.write_bytes(b"abc")
     found = door.call("digest", {"paths": [str(data)]}, ref=REF, timeout=60)
     assert found["files"][str(data)]["bytes"] == 3
+    assert not (Path(door.data_root) / ".charter" / "requests").exists()
+    with pytest.raises(EvidenceMismatch, match="inventory is missing"):
+        door.stream("archive", {"run_root": door.data_root}, print, ref=REF, timeout=60)
     assert list((Path(door.data_root) / ".charter" / "requests").iterdir()) == []
 
 
@@ -114,11 +117,12 @@ def test_an_answer_to_another_request_is_not_believed(
     tmp_path: Path, change: Callable[[dict[str, object]], None]
 ) -> None:
     """Protocol and digest of the request must be ours."""
-    honest = AgentDoor(LocalHost({"PATH": "/usr/bin:/bin"}, "/"), str(tmp_path), sys.executable)
-    honest.place()
-    door = AgentDoor(Tampering(change), str(tmp_path), sys.executable)
-    with pytest.raises(EvidenceMismatch):
-        door.call("digest", {"paths": []}, ref=REF, timeout=60)
+    with closing(LocalHost({"PATH": "/usr/bin:/bin"}, "/")) as honest:
+        AgentDoor(honest, str(tmp_path), sys.executable).place()
+    with closing(Tampering(change)) as liar, pytest.raises(EvidenceMismatch):
+        AgentDoor(liar, str(tmp_path), sys.executable).call(
+            "digest", {"paths": []}, ref=REF, timeout=60
+        )
 
 
 def test_an_interpreter_that_is_missing_is_127_and_leaves_no_secret(
@@ -129,11 +133,13 @@ def test_an_interpreter_that_is_missing_is_127_and_leaves_no_secret(
     with pytest.raises(RemoteStepFailed) as failed:
         door.call("launch", {"secrets": {"TOKEN": "planted"}}, ref=REF, timeout=60)
     assert failed.value.exit_code == 127
-    assert list((tmp_path / ".charter" / "requests").iterdir()) == []
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in files if b"planted" in path.read_bytes()] == []
 
 
 def test_an_agent_that_dies_without_an_answer_is_told(door: AgentDoor) -> None:
-    """No answer file is a failure with the program's last words, never a success."""
+    """No answer is a failure with the program's last words, never a success."""
+    door.host.close()
     Path(door.agent_path).write_bytes(b"not a zip archive")
     with pytest.raises(RemoteStepFailed, match="gave no answer"):
         door.call("hello", {}, ref=REF, timeout=60)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,9 @@ REF = RequestRef("demo", "20260101-000000", 1, 1)
 @pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.sshd)])
 def host(request: pytest.FixtureRequest, home: Home) -> Iterator[Host]:
     if request.param == "local":
-        yield LocalHost(ENVIRON, home.root)
+        here = LocalHost(ENVIRON, home.root)
+        yield here
+        here.close()
         return
     with rented_box(home) as (_, instance):
         assert instance.endpoint is not None
@@ -72,6 +74,23 @@ class BadLink(LocalHost):
             raise HostUnreachable("transfer was cut", remote)
 
 
+BadLinks = Callable[[int, bool], BadLink]
+
+
+@pytest.fixture
+def bad_link() -> Iterator[BadLinks]:
+    """Makes bad links, and closes them."""
+    made: list[BadLink] = []
+
+    def make(failures: int, damage: bool) -> BadLink:
+        made.append(BadLink(failures, damage))
+        return made[-1]
+
+    yield make
+    for link in made:
+        link.close()
+
+
 def test_what_is_missing_is_sent_and_read_back(
     host: Host, tmp_path: Path, items: list[Item]
 ) -> None:
@@ -95,25 +114,31 @@ def test_what_is_missing_is_sent_and_read_back(
 
 
 @pytest.mark.parametrize("damage", [False, True])
-def test_a_bad_link_is_tried_again(tmp_path: Path, items: list[Item], damage: bool) -> None:
+def test_a_bad_link_is_tried_again(
+    tmp_path: Path, items: list[Item], bad_link: BadLinks, damage: bool
+) -> None:
     """A cut or damaged transfer is repeated whole."""
-    link = BadLink(TRIES - 1, damage)
+    link = bad_link(TRIES - 1, damage)
     upload(placed(link, tmp_path), items[:1], REF)
     assert link.puts == TRIES
     assert sha256_file(items[0].remote) == items[0].sha256
 
 
-def test_a_link_that_stays_cut_is_given_up(tmp_path: Path, items: list[Item]) -> None:
+def test_a_link_that_stays_cut_is_given_up(
+    tmp_path: Path, items: list[Item], bad_link: BadLinks
+) -> None:
     """Bounded: then it is exit 75, and the caller's turn."""
-    link = BadLink(1000, damage=False)
+    link = bad_link(1000, False)
     with pytest.raises(HostUnreachable):
         upload(placed(link, tmp_path), items[:1], REF)
     assert link.puts == TRIES
 
 
-def test_a_file_that_never_matches_is_named(tmp_path: Path, items: list[Item]) -> None:
+def test_a_file_that_never_matches_is_named(
+    tmp_path: Path, items: list[Item], bad_link: BadLinks
+) -> None:
     """Exit 2 with the path, what was expected and what is there."""
-    link = BadLink(1000, damage=True)
+    link = bad_link(1000, True)
     with pytest.raises(EvidenceMismatch) as failed:
         upload(placed(link, tmp_path), items[:1], REF)
     assert items[0].remote in failed.value.line()

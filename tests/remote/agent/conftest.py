@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from remote.agent.__main__ import perform
 from remote.agent.layout import Layout
+from remote.agent.perform import perform
 
 JOB, RUN_ID = "tiny", "20260101-000000"
 
