@@ -54,13 +54,9 @@ from experiment.contract.fields import (
 )
 from experiment.errors import CharterError
 from remote.agent.files import canonical_json
+from remote.agent.snapshot import reproducible
 
 SCHEMA = 1
-
-# Names that move: what they point at today is not what they point at tomorrow.
-MOVING_REVISIONS = frozenset(
-    {"", "null", "main", "master", "head", "latest", "trunk", "dev", "develop", "default"}
-)
 
 
 def _schema(value: object) -> int:
@@ -118,11 +114,8 @@ class Input(Section):
 
     @property
     def pinned(self) -> bool:
-        """False when the revision is unset or a name that moves (requirement 11)."""
-        name = (self.revision or "").lower()
-        if name.startswith(("refs/heads/", "refs/remotes/", "origin/")):
-            return False
-        return name not in MOVING_REVISIONS
+        """Whether the revision can't move (requirement 11): the host's rule, said before."""
+        return reproducible(self.revision)
 
 
 class Gpu(Section):

@@ -131,7 +131,7 @@ def _pins(contract: Contract, inputs: Sequence[Resolved]) -> Iterator[dict[str, 
     for index, resolved in enumerate(inputs):
         item = resolved.item
         if not item.pinned:
-            named = f"'{item.revision}' is a name that moves" if item.revision else "not set"
+            named = f"'{item.revision}' is a name that can move" if item.revision else "not set"
             yield _warning(
                 f"inputs.{index}.revision",
                 f"revision of {item.name} {named}: the run is labelled not bitwise reproducible",

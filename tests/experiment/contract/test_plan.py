@@ -16,7 +16,7 @@ from remote.agent.files import canonical_json, sha256_bytes
 from remote.agent.manifest import tree_sha256
 
 Write = Callable[[Mapping[str, Any]], Path]
-MODEL = {"name": "base", "source": "folder", "path": "model", "revision": "v1"}
+MODEL = {"name": "base", "source": "folder", "path": "model", "revision": "a1" * 20}
 TRAINER = {
     "project.entry_command": "DELETE",
     "project.trainer": "grpo",
