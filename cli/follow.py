@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.4
 HELD = "held by another controller"
 
+# A row then fits 80 columns; --json and the ledger have the whole digest.
+DIGEST_SHOWN = 24
+
 
 def follow(session: Session, run_id: str, flow_run_id: str) -> int:
     """Print what happens until the flow run ends.
@@ -149,8 +152,8 @@ def _finish(session: Session, ledger: Ledger, row: RunRow, flow_run: FlowRun) ->
     done = [e for e in entries if e["phase"] == "done" or e["to"]]
     body = summary(session, row, entries)
     table = columns(
-        ("state", "step", "at (UTC)", "evidence sha256"),
-        [(e["to"] or "", e["step"], e["at_utc"][:19], e["sha256"]) for e in done],
+        ("state", "step", "at (UTC)", f"sha256, first {DIGEST_SHOWN}"),
+        [(e["to"] or "", e["step"], e["at_utc"][:19], e["sha256"][:DIGEST_SHOWN]) for e in done],
     )
     good = flow_run.kind == "COMPLETED"
     if good:
